@@ -107,7 +107,7 @@ def _engines(preset: str | None) -> Iterator[tuple[str, list[str]]]:
             state = phasewise("up", str(file), "--detach", "--no-engine-keys")
             yield state["model"], [engine["url"] for engine in state["engines"]]
         finally:
-            phasewise("down", "--name", FLEET)
+            phasewise("down", FLEET)
 
 
 @contextmanager

@@ -21,21 +21,17 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import add
 from random import Random
 from statistics import mean, median
 from typing import Any
 
-from phasewise.core.worker import WorkerRef
-from phasewise.gateway.processes.neighbours import PREFIXES_EVERY_S
-from phasewise.gateway.processes.other_gateways import AT_LEAST_EVERY_S, SENDER_BYTES, OtherGateways
+from phasewise.gateway.processes.replicas import AT_LEAST_EVERY_S, SENDER_BYTES, OtherReplicas
 from phasewise.scheduling import World
 from phasewise.scheduling.ledger import Neighbours
-from phasewise.scheduling.queue import Turn
-from phasewise.simulator.fleet import EnginePool, FleetPlan, SimulatedFleet
+from phasewise.simulator.fleet import EnginePool, FleetScenario, SimulatedFleet
 from phasewise.simulator.gateway import SimulatedRequest
 from phasewise.simulator.step_times import PRESETS
-from phasewise.simulator.traffic import Content, Session, Traffic, conversation
+from phasewise.simulator.traffic import Content, Session, SimulatedTraffic, conversation
 
 OURS, OTHERS = "prefix_affinity", ("least_outstanding", "round_robin")
 NEVER_WORSE = 1.1
@@ -170,46 +166,27 @@ def _run(cell: Cell, policy: str) -> Figures:
 
 
 def fleet_of(
-    policy: str,
-    engines: int,
-    gateways: int = 1,
-    *,
-    processes: bool = False,
-    redis: bool = False,
-    seed: int = SEED,
+    policy: str, engines: int, replicas: int = 1, *, redis: bool = False, seed: int = SEED
 ) -> SimulatedFleet:
-    """Engines with the demo model's costs behind gateways.
+    """Engines with the demo model's costs behind replicas of a gateway.
 
-    Of several `gateways` each gets requests by chance and knows its own alone, but all find the same home of
-    a conversation. With `processes` they are those of one gateway, which share what they know; with `redis`
-    they exchange it as often as real ones.
+    Of several `replicas` each gets requests by chance and knows its own alone, but all find the same home of
+    a conversation. With `redis` they exchange what they know as often as real ones.
     """
-    plan = FleetPlan((EnginePool(engines, PRESETS["cpu-demo"]),), gateways, policy)
-    if redis:
-        return with_redis(plan, seed)
-    if not processes:
-        return SimulatedFleet(plan, seed)
-    near: list[OtherProcesses] = []
-
-    def neighbours_of(fleet: SimulatedFleet, _number: int) -> Neighbours:
-        near.append(OtherProcesses(fleet))
-        return near[-1]
-
-    fleet = SimulatedFleet(plan, seed, neighbours_of)
-    for each in near:
-        each.know([it.world for it in fleet.gateways])
-    return fleet
+    plan = FleetScenario((EnginePool(engines, PRESETS["cpu-demo"]),), replicas, policy)
+    return with_redis(plan, seed) if redis else SimulatedFleet(plan, seed)
 
 
-def with_redis(plan: FleetPlan, seed: int) -> SimulatedFleet:
-    far: list[OtherGateways] = []
+def with_redis(plan: FleetScenario, seed: int) -> SimulatedFleet:
+    """A fleet whose gateways exchange what they know."""
+    replicas: list[OtherReplicas] = []
 
-    def neighbours_of(fleet: SimulatedFleet, number: int) -> Neighbours:
-        far.append(OtherGateways(OtherProcesses(fleet), bytes([number]) * SENDER_BYTES, b"key"))
-        return far[-1]
+    def neighbours_of(_fleet: SimulatedFleet, number: int) -> Neighbours:
+        replicas.append(OtherReplicas(bytes([number]) * SENDER_BYTES, b"key"))
+        return replicas[-1]
 
     fleet = SimulatedFleet(plan, seed, neighbours_of)
-    channel = [*zip(far, (it.world for it in fleet.gateways), strict=True)]
+    channel = [*zip(replicas, (gateway.world for gateway in fleet.gateways), strict=True)]
     for others, world in channel:
         Exchange(fleet, others, world, channel)
     return fleet
@@ -228,55 +205,15 @@ def watch_spread(fleet: SimulatedFleet, spreads: list[int]) -> None:
     fleet.on_arrival = note
 
 
-class OtherProcesses:
-    """What processes of one gateway learn of each other. Nothing waits for a slot here."""
-
-    def __init__(self, fleet: SimulatedFleet) -> None:
-        self._clock = fleet.clock
-        self._others: list[World] = []
-
-    def know(self, worlds: Sequence[World]) -> None:
-        """Those of the others are among these."""
-        self._others = [it for it in worlds if it.neighbours is not self]
-
-    def booked(self, worker: str, *change: int) -> None:
-        """The ledger itself has it."""
-
-    def loads(self) -> Mapping[str, Sequence[int]]:
-        """Their sums."""
-        found: dict[str, list[int]] = {}
-        for world in self._others:
-            for worker, load in world.ledger.loads.items():
-                fields = (load.requests, load.tokens, load.unread_tokens, load.streams, load.unread_requests)
-                found[worker.name] = [*map(add, found.get(worker.name, [0] * len(fields)), fields)]
-        return found
-
-    def served(self, worker: WorkerRef, hashes: Sequence[int], *more: int) -> None:
-        """They learn it as late as real ones do."""
-
-        def learn() -> None:
-            for world in self._others:
-                world.prefixes.served(worker, hashes, *more)
-
-        self._clock.at(self._clock.now_s + PREFIXES_EVERY_S, learn)
-
-    def waiting(self, turn: Turn | None) -> None:
-        """Nobody has to know."""
-
-    def give_way(self, now_s: float) -> bool:
-        """Nobody waits."""
-        return False
-
-
 class Exchange:
-    """Sends a gateway's messages to all, as often as GatewayExchange does while things change."""
+    """Sends a gateway's messages to all, as often as ReplicaExchange does while things change."""
 
     def __init__(
         self,
         fleet: SimulatedFleet,
-        others: OtherGateways,
+        others: OtherReplicas,
         world: World,
-        channel: Sequence[tuple[OtherGateways, World]],
+        channel: Sequence[tuple[OtherReplicas, World]],
     ) -> None:
         self._clock = fleet.clock
         self._others = others
@@ -309,7 +246,7 @@ class Exchange:
         self._clock.at(now_s + THROUGH_REDIS_S, hear)
 
 
-def traffic_of(cell: Cell, seed: int = SEED) -> Traffic:
+def traffic_of(cell: Cell, seed: int = SEED) -> SimulatedTraffic:
     """The requests of a cell. What comes when hangs on nothing that a policy does, but for later turns."""
     kind, rng = cell.kind, Random(seed)
     per_second = cell.load * cell.engines / kind.engine_s / kind.turns
@@ -323,7 +260,7 @@ def traffic_of(cell: Cell, seed: int = SEED) -> Traffic:
             for _ in range(kind.turns - 1)
         ]
         sessions.append(conversation(at_s, 1 + len(sessions), turns, system))
-    return Traffic(sessions)
+    return SimulatedTraffic(sessions)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Does anything a stranger can send make the gateway fail, hang, grow or tell what it should not?
+"""Does anything a client can send make the gateway fail, hang, grow or tell what it should not?
 
     python benchmarks/bad_input.py [--cases 20000] [--seed 1] [--quick] [--json]
 

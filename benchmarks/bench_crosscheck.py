@@ -35,7 +35,7 @@ from overhead.crosscheck_tools import (
     ratio,
 )
 
-from phasewise.loadgen.session import RunSpec, measure
+from phasewise.benchmark.session import RunSpec, measure
 
 ROOT = Path(__file__).parent.parent
 HOME = Path(os.environ.get("PHASEWISE_HOME") or ROOT / ".phasewise")
@@ -114,9 +114,7 @@ def running_engine() -> Iterator[str]:
     try:
         yield json.loads(started.stdout)["engines"][0]["url"]
     finally:
-        subprocess.run(
-            [*phasewise, "down", "--name", FLEET_NAME], env=environment, check=False, stdout=sys.stderr
-        )
+        subprocess.run([*phasewise, "down", FLEET_NAME], env=environment, check=False, stdout=sys.stderr)
 
 
 if __name__ == "__main__":

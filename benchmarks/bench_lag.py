@@ -28,15 +28,15 @@ from urllib.request import urlopen
 import numpy as np
 import uvloop
 
+from phasewise.benchmark.results import BenchReport, HostView, build_report
+from phasewise.benchmark.session import RunSpec, measure
+from phasewise.benchmark.statistics.summary import Summary
+from phasewise.benchmark.workload.arrivals import OpenLoop
+from phasewise.benchmark.workload.lengths import Lengths
+from phasewise.benchmark.workload.plan import PlanSpec
+from phasewise.benchmark.workload.presets import Shape
 from phasewise.clients.host import allow_many_streams
 from phasewise.core.slo import DEFAULT_SLO
-from phasewise.loadgen.results import BenchReport, HostView, build_report
-from phasewise.loadgen.session import RunSpec, measure
-from phasewise.loadgen.statistics.summary import Summary
-from phasewise.loadgen.workload.arrivals import OpenLoop
-from phasewise.loadgen.workload.lengths import Lengths
-from phasewise.loadgen.workload.plan import PlanSpec
-from phasewise.loadgen.workload.presets import Shape
 
 BOUND_S = 0.005
 STEP_S = 0.2

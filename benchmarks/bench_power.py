@@ -10,8 +10,7 @@ virtual engine in virtual time, over many blocks of the same plan, as the same s
 
 Each comparison has a process of its own for its generator and one for its two engines; many run at once,
 because each mostly sleeps. So they disturb each other as neighbours on a machine do. What serving adds to a
-request is not in the arithmetic: it is in no result subtracted, and is printed as `served_over_virtual`. That
-figure also holds what void pairs do: the truth is of all plans, the comparisons are of those that counted.
+request is not in the arithmetic, and subtracted from no result.
 
 The engine is chosen so that each phase has a metric of its own that a 10% change moves by about 10%: a prompt
 takes ten times as long as a step that decodes, and most streams meet no other request's prompt, or the median
@@ -37,7 +36,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import repeat
 from multiprocessing.connection import Connection
 from random import Random
@@ -46,22 +45,14 @@ from typing import Any
 
 import uvloop
 
-from phasewise.clients.host import busy_share, read_cpu_times
-from phasewise.core.slo import Slo
-from phasewise.core.statistics import quantile
-from phasewise.core.timeline import Outcome, Timeline
-from phasewise.costs.fit.step import StepCost, StepSeconds, StepWork
-from phasewise.experiments.compare.arms import UrlArm
-from phasewise.experiments.compare.compare import CONTROL_PAIRS, ComparePlan, compare_arms
-from phasewise.experiments.compare.runner import METRICS, readings
-from phasewise.experiments.compare.verdict import Rules
-from phasewise.fake_engine.engine import FakeEngineConfig
-from phasewise.fake_engine.fleet import running_engines
-from phasewise.fake_engine.jitter import Jitter
-from phasewise.loadgen import engine_watch
-from phasewise.loadgen.run import BenchRun
-from phasewise.loadgen.session import RunSpec, measure
-from phasewise.loadgen.statistics.comparison import (
+from phasewise.benchmark import engine_watch
+from phasewise.benchmark.compare.arms import UrlArm
+from phasewise.benchmark.compare.compare import ComparePlan, compare_arms
+from phasewise.benchmark.compare.runner import METRICS, readings
+from phasewise.benchmark.compare.verdict import Rules
+from phasewise.benchmark.run import BenchRun
+from phasewise.benchmark.session import RunSpec, measure
+from phasewise.benchmark.statistics.comparison import (
     Block,
     Comparison,
     Kind,
@@ -70,14 +61,43 @@ from phasewise.loadgen.statistics.comparison import (
     Quotient,
     Scale,
 )
-from phasewise.loadgen.target import Target
-from phasewise.loadgen.workload.arrivals import OpenLoop
-from phasewise.loadgen.workload.lengths import Lengths
-from phasewise.loadgen.workload.plan import PlanSpec, make_plan
-from phasewise.loadgen.workload.presets import Shape
+from phasewise.benchmark.target import Target
+from phasewise.benchmark.workload.arrivals import OpenLoop
+from phasewise.benchmark.workload.lengths import Lengths
+from phasewise.benchmark.workload.plan import PlanSpec, make_plan
+from phasewise.benchmark.workload.presets import Shape
+from phasewise.clients.host import busy_share, read_cpu_times
+from phasewise.core.slo import Slo
+from phasewise.core.statistics import quantile
+from phasewise.core.timeline import Outcome, Timeline
+from phasewise.costs.fit.step import StepCost, StepSeconds, StepWork
+from phasewise.fake_engine.engine import FakeEngineConfig
+from phasewise.fake_engine.fleet import running_engines
+from phasewise.fake_engine.jitter import Jitter
 from phasewise.simulator.engine import VirtualRequest
 from phasewise.simulator.run import VirtualOutcome, run_virtually
-from phasewise.simulator.step_times import PhaseScaled
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseScaled:
+    """A cost with one phase slower by a factor, so that the effect is known.
+
+    Prefill is the time that a step's prompt tokens add, decode the rest. A step without decode tokens would
+    not run without its prompts: it counts as prefill, with all its overhead.
+    """
+
+    cost: StepSeconds
+    prefill: float = 1.0
+    decode: float = 1.0
+
+    def __call__(self, work: StepWork) -> float:
+        """Seconds of a step."""
+        whole_s = self.cost(work)
+        if not work.prompt_tokens:
+            return self.decode * whole_s
+        decode_s = self.cost(work.without_prompts()) if work.decode_tokens else 0.0
+        return self.prefill * (whole_s - decode_s) + self.decode * decode_s
+
 
 COST = StepCost(
     floor_s=0.02,
@@ -322,12 +342,6 @@ def tally(made: Sequence[Made], truths: Truths) -> dict[str, Any]:
             phase: {name: _rounded(truth.change(Scale.RELATIVE)) for name, truth in truths[phase].items()}
             for phase in OWN_METRIC
         },
-        "change_bias": {
-            phase: {metric.name: _bias(reported, truths, metric, phase) for metric in METRICS}
-            for phase in COSTS
-        },
-        "reach_by_metric": {metric.name: _reach(reported, truths, metric) for metric in METRICS},
-        "served_over_virtual": {metric.name: _overhead(reported, truths, metric) for metric in METRICS},
         "pairs": _spread([one.pairs for one in reported]),
         "void_pairs": sum(one.void_pairs for one in made),
         "controls_that_differed": sum(bool(one.control_differing) for one in reported),
@@ -363,35 +377,6 @@ def _called(planted: Sequence[Made], phase: str) -> list[bool]:
     ]
 
 
-def _bias(reported: Sequence[Made], truths: Truths, metric: Metric, planted: str) -> float | None:
-    """By how much the changes that were found miss the true one on average, where they are relative."""
-    of_kind = [one for one in reported if one.case.planted == planted]
-    misses = [
-        found.change - truth.change(Scale.RELATIVE)
-        for found, truth in _cells(of_kind, truths, metric)
-        if found.change is not None and found.scale is Scale.RELATIVE
-    ]
-    return _rounded(mean(misses)) if misses else None
-
-
-def _reach(reported: Sequence[Made], truths: Truths, metric: Metric) -> float | None:
-    """Half of an interval's width, typically."""
-    halves = [
-        (found.interval.high - found.interval.low) / 2
-        for found, _ in _cells(reported, truths, metric)
-        if found.interval is not None
-    ]
-    return _rounded(median(halves)) if halves else None
-
-
-def _overhead(reported: Sequence[Made], truths: Truths, metric: Metric) -> float | None:
-    """How much more than its arithmetic the served engine A shows."""
-    ratios = [
-        found.a / truth.a - 1 for found, truth in _cells(reported, truths, metric) if found.a is not None
-    ]
-    return _rounded(median(ratios)) if ratios else None
-
-
 def _share(cells: Sequence[bool]) -> float | None:
     return _rounded(mean(cells)) if cells else None
 
@@ -402,31 +387,6 @@ def _spread(counts: Sequence[int]) -> dict[str, float]:
 
 def _rounded(value: float) -> float:
     return round(value, 4)
-
-
-def stated_load(setup: Setup, blocks: int = 50) -> dict[str, Any]:
-    """The load in numbers, among them how busy it keeps an engine and how many steps mix both phases."""
-    works: list[StepWork] = []
-    costs_s: list[float] = []
-
-    def noted(work: StepWork) -> float:
-        works.append(work)
-        costs_s.append(COST(work))
-        return costs_s[-1]
-
-    wall_s = sum(virtual_block(noted, setup.plan, seed, None).wall_s for seed in range(blocks))
-    mixed = sum(work.prompt_tokens > 0 and work.decode_tokens > 0 for work in works)
-    prefills = sum(work.prompt_tokens > 0 for work in works)
-    return {
-        "plan": asdict(setup.plan),
-        "cost": asdict(COST),
-        "jitter": asdict(JITTER),
-        "rules": asdict(RULES),
-        "control_pairs": CONTROL_PAIRS,
-        "most_pairs": setup.most_pairs,
-        "busy_share": _rounded(sum(costs_s) / wall_s),
-        "prefill_steps_that_also_decode": _rounded(mixed / prefills),
-    }
 
 
 # --- the whole --------------------------------------------------------------------------------------------
@@ -459,7 +419,6 @@ def main() -> None:
         made = list(_finished(pool, cases))
     cpu_after = read_cpu_times()
     result = tally(made, truths) | {
-        "load": stated_load(setup),
         "parallel": options.parallel,
         "cpu_share": _rounded(busy_share(cpu_before, cpu_after)) if cpu_before and cpu_after else None,
         "wall_s": round(time.monotonic() - started_s),

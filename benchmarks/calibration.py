@@ -33,6 +33,10 @@ from statistics import fmean, median
 
 import numpy as np
 
+from phasewise.benchmark.calibrate.calibrate import CalibrateSpec, calibrate
+from phasewise.benchmark.calibrate.prober import Prober
+from phasewise.benchmark.calibrate.scenes import Scene, SceneLimits, plan_scenes
+from phasewise.benchmark.target import find_target
 from phasewise.clients.host import read_cpu_times, stolen_share
 from phasewise.clients.http_client import HttpClient
 from phasewise.clients.step_feed import StepFeed, default_steps_url
@@ -41,12 +45,8 @@ from phasewise.costs.fit.misfit import check_form
 from phasewise.costs.fit.observation import Observation, RegimeStore
 from phasewise.costs.fit.step import StepCost, StepKind, StepSeconds, StepWork
 from phasewise.costs.fit.step_fit import CONFIDENCE, StepFit, fit_steps
-from phasewise.experiments.calibrate.calibrate import CalibrateSpec, calibrate
-from phasewise.experiments.calibrate.prober import Prober
-from phasewise.experiments.calibrate.scenes import Scene, SceneLimits, plan_scenes
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
-from phasewise.loadgen.target import find_target
 
 ROOT = Path(__file__).parent.parent
 FLEET = "calibration-bench"
@@ -140,9 +140,7 @@ def one_engine() -> Iterator[str]:
     try:
         yield json.loads(done.stdout)["engines"][0]["url"]
     finally:
-        subprocess.run(
-            [*phasewise, "down", "--name", FLEET], env=environment, check=True, capture_output=True
-        )
+        subprocess.run([*phasewise, "down", FLEET], env=environment, check=True, capture_output=True)
 
 
 async def play(url: str, budget_s: float, quick: bool, say: Say) -> list[Visit]:

@@ -6,8 +6,6 @@ Fake engines and the gateway are processes of their own. Each scene has a gatewa
 
 - `drain`: SIGTERM with so many streams open. Counted are those that end with [DONE] and the same text as the
   engine writes without a gateway, connections rejectd in the meantime, and how the process ended;
-- `overtime`: the same with streams that last longer than `drain_s`: how each ends, and how late the process;
-- `second_signal`: a second signal while streams are open ends the process at once;
 - `leave_midway`: so many clients leave in the middle of their answers. How long until the engine has nothing
   left to do, beside the time of one of its steps;
 - `leave_early`: the same before the first token, half of them while they wait in the gateway's line.
@@ -32,18 +30,16 @@ from ending import end_in_order_when_told
 from stress.processes import MODEL, Gateway, fake_engines, gateway
 from stress.streams import Answer, ask, chat_body, prompts
 
+from phasewise.benchmark.generator import now_s
 from phasewise.clients.engine_metrics import fetch_metrics
 from phasewise.clients.host import allow_many_streams
 from phasewise.clients.http_client import HttpClient, Timeouts
-from phasewise.loadgen.generator import now_s
 
 PATIENCE = Timeouts(connect_s=30.0, head_s=120.0, idle_s=120.0)
 DIFFERENT_PROMPTS = 20
 PROMPT_WORDS = 30
 DRAIN_S = 60.0
-OVERTIME_DRAIN_S = 2.0
 GIVE_UP_S = 60.0
-AT_ONCE_S = 3.0
 MIDWAY_STEP_S = 0.2
 EARLY_STEP_S = 0.5
 CHUNK_TOKENS = 512
@@ -107,62 +103,6 @@ def drain(streams: int) -> dict[str, Any]:
             }
 
         return uvloop.run(play())
-
-
-def overtime(streams: int) -> dict[str, Any]:
-    """SIGTERM with streams that will not end in time."""
-    bodies = [chat_body(MODEL, prompt, 600) for prompt in prompts(DIFFERENT_PROMPTS, PROMPT_WORDS, seed=2)]
-    with (
-        fake_engines(2, cost(step_s=0.1), SHAPE) as urls,
-        gateway(urls, streams, {"drain_s": OVERTIME_DRAIN_S}) as running,
-    ):
-
-        async def play() -> dict[str, Any]:
-            client = HttpClient(running.url, PATIENCE)
-            answers: list[tuple[bytes, Answer]] = []
-            tasks = await open_streams(client, bodies, streams, answers)
-            running.process.send_signal(signal.SIGTERM)
-            sent_s = now_s()
-            await asyncio.wait(tasks, timeout=GIVE_UP_S)
-            code = await exit_code(running)
-            client.close()
-            ended = Counter(how_ended(answer) for _, answer in answers)
-            return {
-                "ended": dict(ended),
-                "drain_s": OVERTIME_DRAIN_S,
-                "exit_code": code,
-                "exit_s": round(now_s() - sent_s, 2),
-                "told": ended[TOLD],
-                "held": code == 0 and ended[TOLD] == streams,
-            }
-
-        return uvloop.run(play())
-
-
-def second_signal(streams: int) -> dict[str, Any]:
-    """SIGTERM twice, and SIGINT twice."""
-    bodies = [chat_body(MODEL, prompt, 600) for prompt in prompts(DIFFERENT_PROMPTS, PROMPT_WORDS, seed=3)]
-    ended: dict[str, Any] = {}
-    with fake_engines(1, cost(step_s=0.1), SHAPE) as urls:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            with gateway(urls, streams, {"drain_s": DRAIN_S}) as running:
-
-                async def play(running: Gateway, number: signal.Signals) -> dict[str, Any]:
-                    client = HttpClient(running.url, PATIENCE)
-                    tasks = await open_streams(client, bodies, streams // 10, [])
-                    running.process.send_signal(number)
-                    await asyncio.sleep(1.0)
-                    waits = running.process.poll() is None
-                    running.process.send_signal(number)
-                    sent_s = now_s()
-                    code = await exit_code(running)
-                    client.close()
-                    await asyncio.wait(tasks, timeout=GIVE_UP_S)
-                    return {"waits": waits, "exit_code": code, "exit_s": round(now_s() - sent_s, 2)}
-
-                ended[number.name] = uvloop.run(play(running, number))
-    held = all(each["waits"] and each["exit_s"] < AT_ONCE_S for each in ended.values())
-    return {**ended, "held": held}
 
 
 # --- leaving ------------------------------------------------------------------------------------------------
@@ -235,7 +175,6 @@ async def left(url: str, engine_url: str, bodies: list[bytes], *, early: bool = 
 
 # --- parts of scenes ----------------------------------------------------------------------------------------
 
-TOLD = "error event stream_gateway_stopped"
 SHAPE = {
     "max_model_len": 1024,
     "max_num_seqs": 512,
@@ -343,8 +282,6 @@ async def until_true(check: Callable[[], Awaitable[bool]]) -> None:
 
 SCENES: dict[str, Callable[[int], dict[str, Any]]] = {
     "drain": drain,
-    "overtime": overtime,
-    "second_signal": second_signal,
     "leave_midway": leave_midway,
     "leave_early": leave_early,
 }

@@ -45,8 +45,7 @@ from openai.types import completion_create_params, embedding_create_params
 from openai.types.chat import completion_create_params as chat_create_params
 from openai.types.responses import response_create_params
 from sdk_calls import CALLS, CHAT_TOOL, NEEDS_EMBEDDINGS, RESPONSES_TOOL, TURN, Call, Clients
-from stress.processes import MODEL, fake_engines, gateway
-from through_gateway import free_ports
+from stress.processes import MODEL, fake_engines, free_ports, gateway
 
 import phasewise
 from phasewise.clients.http_client import HttpClient, Timeouts
@@ -214,7 +213,7 @@ def real_fleet(flags: list[str], *options: str) -> Iterator[tuple[str, str]]:
             state = run_phasewise("up", str(file), "--detach", *options)
             yield state["gateway"]["url"], state["model"]
         finally:
-            run_phasewise("down", "--name", FLEET)
+            run_phasewise("down", FLEET)
 
 
 def compare_without_keys(*, quick: bool) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def one_engine() -> Iterator[dict[str, Any]]:
             "up", "--detach", "--no-engine-keys", "--name", FLEET, "--port", "8580", "--engine-port", "8590"
         )
     finally:
-        phasewise("down", "--name", FLEET)
+        phasewise("down", FLEET)
 
 
 def processes_of(leader: int) -> tuple[list[int], list[int]]:

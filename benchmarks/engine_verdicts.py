@@ -2,14 +2,14 @@
 
     python benchmarks/engine_verdicts.py [--play DIR] [--rejudge DIR] [--only NAME ...] [--quick] [--json]
 
-benchmarks/strangers/llama has the scenes, in the form that real_scenes.py describes, and a traffic client. A
+benchmarks/docs_only/llama has the scenes, in the form that real_scenes.py describes, and a traffic client. A
 scene's `flags` are those of the server, which runs on all cores of this machine; its `level` is `direct` or
 `gateway`, its `command` empty or `hogs N`: so many busy loops beside it. Each is played on a new server, and
 watched once it has settled. `--play` plays them and keeps the evidence in DIR; without it, what is kept is
 judged again. With `--quick` one scene is played for a short time.
 
 The last line is one JSON object: llama_cpp {runs, right, healthy, false_alarms}, the share of processor time
-that a hypervisor took, and a row per scene. A verdict is right if an expert accepts it; a false alarm is any
+that a hypervisor took, and a row per scene. A verdict is right if it is the stated one; a false alarm is any
 other verdict than `healthy` on a healthy scene.
 """
 
@@ -39,10 +39,10 @@ from phasewise.diagnosis.diagnose import Known, diagnose
 from phasewise.diagnosis.evidence import evidence_of
 from phasewise.diagnosis.observed.bundle import read_bundle
 from phasewise.diagnosis.verdict import Verdict
-from phasewise.fleet.engines.demo_model import resolve_gguf
+from phasewise.fleet.engines.known_models import resolve_gguf
 
 HERE = Path(__file__).resolve().parent
-STRANGERS = HERE / "strangers" / "llama"
+DOCS_ONLY = HERE / "docs_only" / "llama"
 KEPT = HERE / "records" / "llama"
 SLO = "ttft=1.5s,tpot=100ms"
 SETTLE_S, LONGEST_S = 8.0, 60.0
@@ -66,7 +66,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print nothing but the last line")
     options = parser.parse_args()
     os.environ.setdefault("PHASEWISE_HOME", str(HERE.parent / ".phasewise"))
-    known = json.loads((STRANGERS / "scenes.json").read_text(encoding="utf-8"))["scenes"]
+    known = json.loads((DOCS_ONLY / "scenes.json").read_text(encoding="utf-8"))["scenes"]
     scenes = [it for it in known if not options.only or it["name"] in options.only]
     with tempfile.TemporaryDirectory() as scratch:
         folder = options.play or (Path(scratch) if options.quick else options.rejudge)
@@ -106,7 +106,7 @@ def play(scene: Scene, file: Path, *, quick: bool) -> None:
             url = stack.enter_context(gateway(url))
         if scene["command"]:
             stack.enter_context(cpu_hogs(int(scene["command"].split()[1]), sorted(os.sched_getaffinity(0))))
-        client = (sys.executable, str(STRANGERS / "client.py"), *scene["traffic"])
+        client = (sys.executable, str(DOCS_ONLY / "client.py"), *scene["traffic"])
         lasting = ("--dur", f"{settle_s + LONGEST_S + 20:g}", "--log", os.devnull)
         stack.enter_context(running((*client, "--port", url.rpartition(":")[2], *lasting)))
         time.sleep(settle_s)
@@ -149,7 +149,7 @@ def free_port() -> int:
 
 
 def judge(scene: Scene, file: Path) -> dict[str, Any]:
-    """What is said of a scene's evidence, and whether an expert accepts it."""
+    """What is said of a scene's evidence, and whether it was stated beforehand."""
     observed, _ = read_bundle(file.read_bytes())
     verdict = diagnose(evidence_of(observed), parse_slo(SLO), Known())
     said = words_of(verdict)

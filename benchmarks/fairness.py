@@ -30,12 +30,12 @@ from stress.arrivals import PATIENCE, Demand
 from stress.processes import MODEL, fake_engines, gateway
 from stress.streams import HEADERS, Answer, ask
 
+from phasewise.benchmark.generator import now_s, wait_until
+from phasewise.benchmark.workload.arrivals import OpenLoop, arrival_times_s
 from phasewise.clients.http_client import HttpClient, Reply
 from phasewise.core.timeline import Part, Timeline
 from phasewise.core.timeline_record import decode
 from phasewise.gateway.api.auth import key_sha256
-from phasewise.loadgen.generator import now_s, wait_until
-from phasewise.loadgen.workload.arrivals import OpenLoop, arrival_times_s
 
 ENGINES, SLOTS = 2, 4
 SHAPE = {"max_num_seqs": SLOTS, "max_num_batched_tokens": 2048, "block_size": 16, "total_blocks": 4096}

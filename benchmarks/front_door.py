@@ -1,4 +1,4 @@
-"""Can strangers at the front door freeze the gateway, or hurt the streams of others?
+"""Can hostile clients at the front door freeze the gateway, or hurt the streams of others?
 
     python benchmarks/front_door.py [--requests 1000000] [--rate 600] [--seed 1] [--quick] [--json]
 
@@ -6,8 +6,8 @@ A gateway process with a memory limit of 1 GiB stands before fake engines of two
 that engines do not slow down each other. Five hundred healthy clients of the first model, in a process of
 their own, stream one answer after the other: alone, beside the flood, and alone again. The flood for the
 other model comes at a fixed rate: more than half of it hostile (hostile/: bodies that are slow to read,
-smuggled and broken requests, slow and huge ones, and at least a third of the kinds by somebody who read only
-the documentation), one in a hundred with a body over 1 MiB, the rest valid.
+smuggled and broken requests, slow and huge ones, and at least a third of the kinds written with only the docs
+at hand), one in a hundred with a body over 1 MiB, the rest valid.
 
 While a tenth of the flood goes to a second gateway, the healthy clients stream through the first: what they
 lose then is not the front door's doing, but that of two cores for all.
@@ -19,7 +19,7 @@ Stalls are measured inside the gateway (hostile/watched_gateway.py), in thread t
 one turn of its loop took together, and, in the second gateway, how long each one took. An idle loop in this
 process shows what the host adds to wall time.
 
-The last line is one JSON object: requests, hostile_share, kinds and how many of them by strangers;
+The last line is one JSON object: requests, hostile_share, kinds and how many of them docs_only;
 own_5xx (no documented code), documented_5xx; hangs (nothing within 30 s); stall_p999_ms and stall_max_ms of
 callbacks over a tenth of a millisecond, turn_p999_ms and turn_max_ms; wall_lag_p999_ms beside
 control_lag_p999_ms; rss_max_mb of the gateway with its child;
@@ -54,7 +54,7 @@ from typing import Any
 import psutil
 import uvloop
 from ending import end_in_order_when_told
-from hostile import bodies, raw, strangers
+from hostile import bodies, docs_only, raw
 from hostile.cases import ADMIN_KEY, KEYS, MODEL, Case, RawCase, key_header, without_keys
 from hostile.judge import Tally
 from hostile.sending import PATIENCE, send_all, send_one, send_one_raw
@@ -114,8 +114,8 @@ def _of_slow(rng: Random) -> RawCase:
     return rng.choice(raw.large_and_slow())
 
 
-SMALL_STRANGERS = tuple(kind for kind in strangers.KINDS if kind.__name__ not in strangers.LARGE)
-LARGE_STRANGERS = tuple(kind for kind in strangers.KINDS if kind.__name__ in strangers.LARGE)
+SMALL_DOCS_ONLY = tuple(kind for kind in docs_only.KINDS if kind.__name__ not in docs_only.LARGE)
+LARGE_DOCS_ONLY = tuple(kind for kind in docs_only.KINDS if kind.__name__ in docs_only.LARGE)
 LONG_PROMPT = "many words " * (LARGE_BYTES // 11)
 
 
@@ -135,19 +135,19 @@ def _short_and_valid(rng: Random) -> Case:
 def drawn(rng: Random) -> Case | RawCase:
     """One request of the flood."""
     if rng.random() < LARGE_SHARE:
-        return rng.choice((_large_and_valid, *LARGE_STRANGERS))(rng)
+        return rng.choice((_large_and_valid, *LARGE_DOCS_ONLY))(rng)
     if rng.random() >= HOSTILE_SHARE:
         return _short_and_valid(rng)
     way = rng.random()
     if way < 0.45:
-        return rng.choice(SMALL_STRANGERS)(rng)
+        return rng.choice(SMALL_DOCS_ONLY)(rng)
     return (_of_wrong if way < 0.8 else _of_raw if way < 0.99 else _of_slow)(rng)
 
 
 def flooded_by(
     url: str, count: int, rate_per_s: float, seed: int, *, quiet: bool, keys: bool = True
 ) -> Tally:
-    """A process of its own sends the flood, with what processor time the others leave: strangers would not
+    """A process of its own sends the flood, with what processor time the others leave: hostile clients do not
     share the gateway's machine.
     """
     context = multiprocessing.get_context("spawn")
@@ -430,7 +430,7 @@ def record(
     alone_s = (p99_s["alone"] + p99_s["alone_again"]) / 2
     beside, sent = arms["beside"], sum(tally.sent.values())
     kinds = set(tally.sent) - {"valid", "large_prompt"}
-    by_strangers = kinds & {kind.__name__ for kind in strangers.KINDS}
+    by_docs_only = kinds & {kind.__name__ for kind in docs_only.KINDS}
     unit_s = counted["unit_s"]
     long_ones = {at: count for at, count in counted["callback"].items() if int(at) > 0}
     build = (platform.python_implementation(), platform.python_version(), *platform.python_build())
@@ -438,7 +438,7 @@ def record(
         "requests": sent,
         "hostile_share": round(1 - (tally.sent["valid"] + tally.sent["large_prompt"]) / sent, 3),
         "kinds": len(kinds),
-        "kinds_by_strangers": len(by_strangers),
+        "kinds_docs_only": len(by_docs_only),
         "own_5xx": tally.undocumented_5xx,
         "documented_5xx": dict(tally.documented_5xx),
         "hangs": tally.hangs,

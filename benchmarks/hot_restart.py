@@ -1,11 +1,11 @@
-"""Replaces a gateway again and again under load, and counts what clients notice.
+"""Replaces the processes of a gateway again and again under load, and counts what clients notice.
 
     python benchmarks/hot_restart.py [--restarts 20] [--streams 500] [--rate 200] [--processes 2] [--quick]
         [--json]
 
 Four fake engines behind one gateway. So many streams are open all the time, and so many requests a second
 come over connections of their own, in conversations whose next turn repeats the one before. Each restart is a
-`phasewise gateway FILE --take-over`; the next one follows when the old gateway has ended.
+`phasewise gateway --restart FILE`; the next one follows when the old processes have ended.
 
 The last line is one JSON object: restarts, refused (connections that were refused or reset before an answer),
 cut (streams without their end, and answers that broke off), streams and requests (how many there were),
@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import psutil
 from ending import end_in_order_when_told
 from stress.processes import fake_engines
 
@@ -118,10 +119,11 @@ async def measured(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
             before = seen.take_hits()
             for number in range(options.restarts):
                 began_s = time.monotonic()
-                successor = await begun(file, "--take-over")
-                await asyncio.wait_for(gateway.wait(), ENDED_WITHIN_S)
+                before_it = psutil.Process(gateway.pid).children()
+                if await (await begun(file, "--restart")).wait():
+                    raise SystemExit("error: the processes were not replaced")
+                await asyncio.to_thread(psutil.wait_procs, before_it, ENDED_WITHIN_S)
                 took_s.append(time.monotonic() - began_s)
-                gateway = successor
                 words = f"{took_s[-1]:.1f} s, {seen.refused} refused, {seen.cut} cut, {dict(seen.others)}"
                 print(f"restart {number + 1}: {words}", file=sys.stderr, flush=True)
             await asyncio.sleep(options.settle_s)
@@ -161,7 +163,7 @@ def written(folder: Path, engines: list[str], processes: int) -> tuple[Path, str
 
 
 async def begun(file: Path, *more: str) -> asyncio.subprocess.Process:
-    """A gateway process that was started, whether it serves yet or not."""
+    """The command with this file, which was started."""
     return await asyncio.create_subprocess_exec(
         *(*PHASEWISE, "gateway", str(file), *more),
         stdout=asyncio.subprocess.DEVNULL,

@@ -1,11 +1,10 @@
 """Thousands of engines, simulated: what stays flat, what grows, what breaks first?
 
-    python benchmarks/internet_scale.py [--only PART,PART] [--costs sheet|cpu] [--gateways N,N]
-        [--ways WAY,WAY] [--engines N] [--cells A-B] [--capacity C]
-        [--quick] [--json]
+    python benchmarks/internet_scale.py [--only PART,PART] [--gateways N,N] [--ways WAY,WAY]
+        [--engines N] [--capacity C] [--quick] [--json]
 
 The gateway's own scheduling runs in virtual time in front of engines with the modelled step times of a 70B
-model on four H100s (`sheet`), or with those that were measured for the demo model on one CPU core (`cpu`).
+model on four H100s.
 Traffic: 200 tenants, the largest a hundred times the size of a middle one, three system prompts each;
 conversations of four turns, each turn about a second after the answer before. All loads are shares of the
 `capacity`: the conversations per second and engine at which a single gateway that sees everything answers 95%
@@ -15,15 +14,13 @@ the caches have filled. Parts:
 `gateways`: 256 engines behind 1 to 64 gateways at 80% load. `alone` gateways get requests by chance and know
 only their own; with `homes` they have a secret in common; `conversation`, `tenant` and `prefix` are what a
 load balancer hashes in front of gateways that are alone; with `redis` they exchange load and prefixes as real
-ones. Each gateway chooses among equal engines by an order of its own; `same_order` is `conversation` with one
-order in all, as after a common start. `imbalance` is the largest by the mean number of requests on an engine,
-`gateway_imbalance` that of requests per gateway.
+ones. Each gateway chooses among equal engines by an order of its own. `imbalance` is the largest by the mean
+number of requests on an engine, `gateway_imbalance` that of requests per gateway.
 `loads`: 16 gateways at 50%, 95% and 110%.
 `cells`: the engines as eight cells that know nothing of each other; what chooses the cell?
 `losses`: one of four gateways, one of eight cells, 5% of the engines of a cell.
 `exchange`: processor time, messages and bytes per second of gateways that share a Redis, on this machine.
 `decisions`: processor time of a placement, memory of the prefix index, series in /metrics, on this machine.
-`million`: 40 cells of 256 engines, one after the other, until each has 25,600 open streams.
 
 Each part prints its rows when it is done. The last line is one JSON object.
 """
@@ -31,10 +28,8 @@ Each part prints its rows when it is done. The last line is one JSON object.
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import platform
-import resource
 import sys
 import time
 import tracemalloc
@@ -49,41 +44,39 @@ from random import Random
 from statistics import fmean
 from typing import Any
 
-from affinity_cells import OtherProcesses, with_redis
+from affinity_cells import with_redis
 
 from phasewise.core.request import Endpoint, GenerationRequest
 from phasewise.core.slo import Slo
 from phasewise.core.statistics import quantile
-from phasewise.costs.fit.step import StepSeconds, StepWork
+from phasewise.costs.fit.step import StepSeconds
 from phasewise.costs.roofline.accelerators import ACCELERATORS
 from phasewise.costs.roofline.deployment import Deployment
 from phasewise.costs.roofline.model_config import architecture_of
-from phasewise.experiments.simulate.figures import is_within
-from phasewise.experiments.simulate.fleet_plan import modelled_engine
-from phasewise.gateway.processes.other_gateways import SENDER_BYTES, OtherGateways
+from phasewise.gateway.processes.replicas import SENDER_BYTES, OtherReplicas
 from phasewise.gateway.records.metrics import PrometheusMetrics
+from phasewise.planning.figures import is_within
+from phasewise.planning.fleet_plan import modelled_engine
 from phasewise.scheduling.ledger import Neighbours
 from phasewise.scheduling.prefix_index import MOST_BLOCKS, PrefixIndex
 from phasewise.simulator.fleet import (
     HASHED_BLOCK_TOKENS,
     MODEL,
     SPREAD_BY,
+    EngineOutage,
     EnginePool,
-    Failure,
-    FleetPlan,
+    FleetScenario,
     SimulatedFleet,
 )
 from phasewise.simulator.gateway import SimulatedRequest
 from phasewise.simulator.requests import EngineShape
-from phasewise.simulator.step_times import PRESETS
 from phasewise.simulator.timelines import timeline_of
-from phasewise.simulator.traffic import Content, Session, Traffic, conversation
+from phasewise.simulator.traffic import Content, Session, SimulatedTraffic, conversation
 
 MODELS = Path(__file__).resolve().parent.parent / "examples" / "models"
 MODEL_70B = json.loads((MODELS / "llama-3-70b.json").read_text())
 TENANTS, SYSTEM_PROMPTS, TURNS, THINK_S = 200, 3, 4, 1.0
 SEED = 1
-CELL_S = 60.0
 TRIED = 32
 """Engines on which the capacity is found."""
 ENOUGH = 0.95
@@ -111,16 +104,14 @@ class Size:
     gateways: tuple[int, ...]
     until_s: float
     window_s: tuple[float, float]
-    cells: range
-    streams_per_engine: int
     quick: bool = False
     ways: tuple[str, ...] = ()
     """Only these of the part `gateways`."""
     capacity: float | None = None
 
 
-FULL = Size(256, (4, 16, 64), 48.0, (20.0, 32.0), range(40), 100)
-QUICK = Size(16, (4,), 14.0, (3.0, 7.0), range(1), 5, quick=True)
+FULL = Size(256, (4, 16, 64), 48.0, (20.0, 32.0))
+QUICK = Size(16, (4,), 14.0, (3.0, 7.0), quick=True)
 
 
 def sheet() -> Case:
@@ -133,18 +124,10 @@ def sheet() -> Case:
     return Case(engine.cost, shape, Slo(3.0, 0.1), 2_000, (4_000, 20_000), (200, 1_000), (40, 160))
 
 
-def cpu() -> Case:
-    """The demo model on one CPU core each, as it was measured."""
-    return Case(PRESETS["cpu-demo"], EngineShape(), Slo(5.0, 0.3), 256, (100, 1_500), (20, 120), (20, 120))
-
-
-CASES: dict[str, Callable[[], Case]] = {"sheet": sheet, "cpu": cpu}
-
-
 # --- runs -------------------------------------------------------------------------------------------------
 
 
-def traffic_of(case: Case, per_s: float, seconds: float, seed: int = SEED) -> Traffic:
+def traffic_of(case: Case, per_s: float, seconds: float, seed: int = SEED) -> SimulatedTraffic:
     """Conversations of tenants of all sizes."""
     rng, sessions, at_s = Random(seed), list[Session](), 0.0
     sizes = [*accumulate(1 / (1 + rank) for rank in range(TENANTS))]
@@ -157,23 +140,23 @@ def traffic_of(case: Case, per_s: float, seconds: float, seed: int = SEED) -> Tr
             turns.append((asked, answered, rng.expovariate(1 / THINK_S)))
         made = conversation(at_s, 1 + len(sessions), turns, (system,))
         sessions.append(Session(at_s, tuple(replace(it, tenant=f"tenant-{tenant}") for it in made.turns)))
-    return Traffic(sessions)
+    return SimulatedTraffic(sessions)
 
 
 def fleet_of(
-    case: Case, engines: int, gateways: int = 1, way: str = "alone", failures: Sequence[Failure] = ()
+    case: Case, engines: int, gateways: int = 1, way: str = "alone", failures: Sequence[EngineOutage] = ()
 ) -> SimulatedFleet:
     """Engines behind gateways that know of each other in some way, or behind a load balancer that hashes."""
-    plan = FleetPlan(
+    plan = FleetScenario(
         (EnginePool(engines, case.cost, case.shape),),
         gateways,
         failures=tuple(failures),
-        spread_by="conversation" if way == "same_order" else way if way in SPREAD_BY else None,
+        spread_by=way if way in SPREAD_BY else None,
         homes=way == "homes",
     )
     fleet = with_redis(plan, SEED) if way == "redis" else SimulatedFleet(plan, SEED)
     workers = [it.worker for it in fleet.hosts.values()]
-    for gateway in fleet.gateways if way != "same_order" else ():
+    for gateway in fleet.gateways:
         gateway.world.set_workers(Random(gateway.number).sample(workers, len(workers)))
     return fleet
 
@@ -237,7 +220,7 @@ def capacity(case: Case, size: Size) -> float:
 
 # --- what is known where ----------------------------------------------------------------------------------
 
-WAYS = ("alone", "homes", "conversation", "same_order", "tenant", "prefix", "redis")
+WAYS = ("alone", "homes", "conversation", "tenant", "prefix", "redis")
 LARGEST = ("homes", "conversation", "prefix", "redis")
 
 
@@ -292,7 +275,7 @@ def losses(case: Case, size: Size) -> list[dict[str, Any]]:
     for load, way in ((0.6, "conversation"), (0.7, "conversation"), (0.8, "conversation"), (0.7, "prefix")):
         rows.append(_after(_cells(case, size, 8, way), case, load, size, f"cell of 8, {way}"))
     for load in (0.8, 0.9):
-        dead = [Failure(at_s, f"mixed-{number}") for number in range(0, size.engines, 20)]
+        dead = [EngineOutage(at_s, f"mixed-{number}") for number in range(0, size.engines, 20)]
         fleet = fleet_of(case, size.engines, failures=dead)
         rows.append(_after(fleet, case, load, size, f"{len(dead)} engines", loses_gateway=False))
     return rows
@@ -368,15 +351,15 @@ def _exchanged(case: Case, senders: int, engines: int) -> dict[str, Any]:
     }
 
 
-def sharing_fleet(case: Case, senders: int, engines: int) -> tuple[SimulatedFleet, list[OtherGateways]]:
+def sharing_fleet(case: Case, senders: int, engines: int) -> tuple[SimulatedFleet, list[OtherReplicas]]:
     """Gateways that share a Redis. Each has work on all engines, and has heard all others."""
-    far: list[OtherGateways] = []
+    far: list[OtherReplicas] = []
 
-    def neighbours_of(fleet: SimulatedFleet, number: int) -> Neighbours:
-        far.append(OtherGateways(OtherProcesses(fleet), bytes([number]) * SENDER_BYTES, b"key"))
+    def neighbours_of(_fleet: SimulatedFleet, number: int) -> Neighbours:
+        far.append(OtherReplicas(bytes([number]) * SENDER_BYTES, b"key"))
         return far[-1]
 
-    plan = FleetPlan((EnginePool(engines, case.cost, case.shape),), senders)
+    plan = FleetScenario((EnginePool(engines, case.cost, case.shape),), senders)
     fleet = SimulatedFleet(plan, SEED, neighbours_of)
     book(fleet)
     all_of = [*zip(far, (it.world for it in fleet.gateways), strict=True)]
@@ -464,60 +447,6 @@ def least_us(work: Callable[[], object], seconds: float = 0.4) -> float:
     return least_s * 1e6
 
 
-# --- a million streams ------------------------------------------------------------------------------------
-
-
-def million(case: Case, size: Size) -> list[dict[str, Any]]:
-    """One cell after the other, each until all its streams are open at once."""
-    minutes, ttfts_s, counts = list[float](), list[float](), list[int]()
-    for cell in size.cells:
-        began_s = time.process_time()
-        gc.collect()
-        opened, waited_s = _full_cell(case, size, cell)
-        counts, ttfts_s = counts + opened, ttfts_s + waited_s
-        minutes.append((time.process_time() - began_s) / 60)
-        say(f"cell {cell + 1}: {sum(counts):,} streams are open after {sum(minutes):.1f} minutes")
-    streams = size.streams_per_engine
-    step_s = case.cost(StepWork(0, streams, streams, 0, streams * 2_500))
-    return [
-        shown(
-            {
-                "cells": len(size.cells),
-                "engines": len(counts),
-                "virtual_s": CELL_S,
-                "open_streams": sum(counts),
-                "most_on_an_engine": max(counts),
-                "ttft_p50_ms": round(quantile(ttfts_s, 0.5) * 1e3),
-                "ttft_p99_ms": round(quantile(ttfts_s, 0.99) * 1e3),
-                "tokens_per_s_of_a_cell": round(size.engines * streams / step_s),
-                "minutes": round(sum(minutes), 1),
-                "slowest_by_fastest_cell": round(max(minutes) / min(minutes), 2),
-                "peak_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
-            }
-        )
-    ]
-
-
-def _full_cell(case: Case, size: Size, seed: int) -> tuple[list[int], list[float]]:
-    """The streams open on each engine, and each stream's TTFT."""
-    fleet = fleet_of(case, size.engines)
-    served = fleet.run(_long_answers(size.engines * size.streams_per_engine, seed), CELL_S)
-    return [len(it.engine.requests) for it in fleet.hosts.values()], [it.ttft_s for it in served]
-
-
-def _long_answers(streams: int, seed: int) -> Traffic:
-    """They begin within 20 s and take more than a minute each."""
-    rng = Random(seed)
-    systems = [(Content(-1 - number, 500),) for number in range(TENANTS)]
-    turns = ([(rng.randint(200, 1_500), rng.randint(4_000, 6_000), 0.0)] for _ in range(streams))
-    return Traffic(
-        [
-            conversation(20 * rng.random(), 1 + number, turn, rng.choice(systems))
-            for number, turn in enumerate(turns)
-        ]
-    )
-
-
 PARTS: dict[str, Callable[[Case, Size], list[dict[str, Any]]]] = {
     "gateways": gateways,
     "loads": loads,
@@ -525,7 +454,6 @@ PARTS: dict[str, Callable[[Case, Size], list[dict[str, Any]]]] = {
     "losses": losses,
     "exchange": exchange,
     "decisions": decisions,
-    "million": million,
 }
 
 
@@ -535,28 +463,25 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", default=",".join(PARTS), help="comma-separated")
-    parser.add_argument("--costs", choices=list(CASES), default="sheet")
     parser.add_argument("--gateways", help="numbers of gateways of the part of that name; default: 4,16,64")
     parser.add_argument("--ways", help="of the part `gateways`: some of alone, homes, conversation, ...")
     parser.add_argument("--capacity", type=float, help="that was found before")
-    parser.add_argument("--cells", help="some of the part `million`; default: 0-40")
-    parser.add_argument("--engines", type=int, help="of a cell, or of all cells of `cells`; default: 256")
+    parser.add_argument("--engines", type=int, help="default: 256")
     parser.add_argument("--quick", action="store_true", help="few engines: proves that it runs")
     parser.add_argument("--json", action="store_true", help="print only progress and the JSON line")
     options = parser.parse_args()
     only = options.only.split(",")
     if unknown := set(only) - set(PARTS):
         parser.error(f"unknown parts: {', '.join(sorted(unknown))}; known: {', '.join(PARTS)}")
-    case, size = CASES[options.costs](), QUICK if options.quick else FULL
+    case, size = sheet(), QUICK if options.quick else FULL
     size = replace(
         size,
         engines=options.engines or size.engines,
         gateways=tuple(map(int, options.gateways.split(","))) if options.gateways else size.gateways,
         ways=tuple(options.ways.split(",")) if options.ways else (),
         capacity=options.capacity,
-        cells=range(*map(int, options.cells.split("-"))) if options.cells else size.cells,
     )
-    record: dict[str, Any] = {"simulated": True, "costs": options.costs, "quick": options.quick}
+    record: dict[str, Any] = {"simulated": True, "quick": options.quick}
     for name in only:
         began_s = time.process_time()
         record[name] = PARTS[name](case, size)

@@ -44,7 +44,7 @@ def main() -> None:
     try:
         rounds = [kill_once(fleet) for _ in range(1 if options.quick else options.kills)]
     finally:
-        phasewise("down", "--name", FLEET)
+        phasewise("down", FLEET)
     record = {
         "kills": len(rounds),
         "status_told_at_once": all(reported for reported, _, _ in rounds),
@@ -73,7 +73,7 @@ def kill_once(fleet: dict[str, Any]) -> tuple[bool, float, float]:
 
 def status() -> dict[str, Any]:
     """The fleet as `phasewise status` tells it."""
-    found = json.loads(phasewise("status", "--name", FLEET, "--json", check=False).stdout)
+    found = json.loads(phasewise("status", FLEET, "--json", check=False).stdout)
     fleet: dict[str, Any] = found["fleets"][0]
     return fleet
 

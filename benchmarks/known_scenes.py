@@ -1,9 +1,9 @@
-"""Plays scenes on the real engine that were planted from outside, keeps their evidence, and judges it.
+"""Plays scenes planted with only the docs at hand on the real engine, keeps their evidence, and judges it.
 
     python benchmarks/known_scenes.py --play DIR [--only NAME ...] [--client FILE]    evidence into DIR
     python benchmarks/known_scenes.py [--rejudge DIR] [--json]                        verdicts on what is kept
 
-The scenes were planted with only the docs at hand, and each states what an expert would say. Their
+The scenes were planted with only the docs at hand, and each states which verdicts are right. Their
 traffic comes from a client that shares no code with phasewise (`--client`). A window is seen at up to two
 levels: through the gateway with the step record, and as a stock engine without either, from its /metrics
 alone. The kept files are judged again by whatever rules there are, without an engine: they are known by now,
@@ -53,7 +53,7 @@ STOPPED = "stopped"
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A scene and what an expert says of it: each of `right` is a ruling, with a slash and its cause if any.
+    """A scene and what is right of it: each of `right` is a ruling, with a slash and its cause if any.
 
     `traffic` are the client's arguments. `direct` traffic goes to the engine, past the gateway.
     """

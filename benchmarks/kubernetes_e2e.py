@@ -146,7 +146,10 @@ class Run:
         files = ["--values", str(engines), "--values", str(own)]
         began_s = time.monotonic()
         self._say("installs the chart")
-        await self._helm("install", "phasewise", str(CHART), "--create-namespace", *files)
+        await self._kubectl("create", "namespace", NAMESPACE)
+        secrets = ["--from-literal=salt-secret=" + "s" * 32, "--from-literal=engine-key=k"]
+        await self._kubectl("create", "secret", "generic", "phasewise-secrets", *secrets)
+        await self._helm("install", "phasewise", str(CHART), *files)
         service = self._node.get(NAMESPACE, "service", "phasewise-gateway")["spec"]
         address = f"http://{service['clusterIP']}:{service['ports'][0]['port']}"
         await _until(lambda: self._answers(address))

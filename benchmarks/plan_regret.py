@@ -43,24 +43,24 @@ from typing import Any
 from planning.real import real_choices
 from sim_speed import MODEL_8B
 
+from phasewise.benchmark.workload.arrivals import OpenLoop
+from phasewise.benchmark.workload.presets import PRESETS, PresetName
+from phasewise.benchmark.workload.traces import read_trace
 from phasewise.core.slo import Slo
 from phasewise.costs.fit.step import prefilling
 from phasewise.costs.roofline.accelerators import ACCELERATORS
 from phasewise.costs.roofline.deployment import Deployment
 from phasewise.costs.roofline.model_config import architecture_of
-from phasewise.experiments.plan.candidates import MOST_ENGINES, USUAL_LOAD, Candidate, Space
-from phasewise.experiments.plan.disaggregation import RESOLUTION, Pays, compare
-from phasewise.experiments.plan.search import Choice, choose, climb, fewest, most_load
-from phasewise.experiments.plan.trials import Goal, Trials, faster
-from phasewise.experiments.simulate.fleet_plan import EngineFigures, modelled_engine
-from phasewise.experiments.simulate.traffic import block_tokens_of, traffic_of
-from phasewise.loadgen.workload.arrivals import OpenLoop
-from phasewise.loadgen.workload.presets import PRESETS, PresetName
-from phasewise.loadgen.workload.traces import read_trace
+from phasewise.planning.candidates import MOST_ENGINES, USUAL_LOAD, FleetCandidate, Space
+from phasewise.planning.disaggregation import RESOLUTION, Pays, compare
+from phasewise.planning.fleet_plan import EngineFigures, modelled_engine
+from phasewise.planning.search import Choice, choose, climb, fewest, most_load
+from phasewise.planning.traffic import block_tokens_of, traffic_of
+from phasewise.planning.trials import CandidateTrials, Goal, faster
 from phasewise.simulator.links import LinkSpeed
 from phasewise.simulator.requests import EngineShape
 from phasewise.simulator.step_times import preset
-from phasewise.simulator.traffic import Session, Traffic, tokens_of
+from phasewise.simulator.traffic import Session, SimulatedTraffic, tokens_of
 
 DATA = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
 HOME = Path(__file__).resolve().parent.parent / ".phasewise"
@@ -163,12 +163,12 @@ def judged(case: Case, requests: int, seed: int, *, compares: bool) -> dict[str,
     space, true_space = Space(engine, own, goal.slo), Space(engine, other, goal.slo)
     if why := space.hopeless(goal.attainment) or short(own, goal.slo):
         return result | {"skipped": why}
-    trials = Trials(engine, own, goal, block_tokens)
+    trials = CandidateTrials(engine, own, goal, block_tokens)
     plan = choose(space, trials, 2 * max(SIZES))
     if plan.best is None:
         return result | {"skipped": "no fleet of this size does"}
     candidate = plan.best.candidate
-    true_trials = Trials(engine, other, replace(goal, caution=0.0), block_tokens)
+    true_trials = CandidateTrials(engine, other, replace(goal, caution=0.0), block_tokens)
     if not min(SIZES) - 1 <= candidate.engines <= max(SIZES) + 1:
         return result | {"skipped": f"{candidate.engines} engines are planned"}
     best = best_possible(true_space, true_trials, candidate)
@@ -190,7 +190,7 @@ def judged(case: Case, requests: int, seed: int, *, compares: bool) -> dict[str,
     return result | {"seconds": round(time.process_time() - began_s)}
 
 
-def short(traffic: Traffic, slo: Slo) -> str:
+def short(traffic: SimulatedTraffic, slo: Slo) -> str:
     """Why there are too few requests for a steady load, if all take as long as they may."""
     sessions = traffic.sessions
     outputs = fmean(it.output_tokens for it in traffic.turns)
@@ -198,7 +198,7 @@ def short(traffic: Traffic, slo: Slo) -> str:
     return f"{opened:.0f} requests are open at once" if opened * FEWEST_TURNS > len(sessions) else ""
 
 
-def best_possible(space: Space, trials: Trials, planned: Candidate) -> int:
+def best_possible(space: Space, trials: CandidateTrials, planned: FleetCandidate) -> int:
     """The fewest engines of either kind, by bisection over the grid from the planned number on."""
     own = fewest(space, trials, planned.engines, disaggregated=planned.prefill > 0)
     least = MOST_ENGINES if own is None else own.candidate.engines
@@ -206,7 +206,7 @@ def best_possible(space: Space, trials: Trials, planned: Candidate) -> int:
     return least if fewer is None else fewer.candidate.engines
 
 
-def until_met(candidate: Candidate, trials: Trials) -> int:
+def until_met(candidate: FleetCandidate, trials: CandidateTrials) -> int:
     """Engines with which the plan meets its objective: its own, or with as many more as that takes."""
     while not trials(candidate).met and candidate.engines < MOST_ENGINES:
         more = candidate.engines + 1
@@ -216,10 +216,10 @@ def until_met(candidate: Candidate, trials: Trials) -> int:
     return candidate.engines
 
 
-def truly_pays(space: Space, trials: Trials, engines: int, near: Choice) -> Pays:
+def truly_pays(space: Space, trials: CandidateTrials, engines: int, near: Choice) -> Pays:
     """Whether disaggregation carries 3% more load than mixed engines do, or 3% less."""
 
-    def at_load(load: float) -> Trials:
+    def at_load(load: float) -> CandidateTrials:
         return trials.with_traffic(faster(trials.traffic, load))
 
     found = [near.mixed, near.disaggregated]
@@ -257,7 +257,9 @@ def engine_of(name: str) -> EngineFigures:
     return modelled_engine(deployment, 16_384, 25e9)
 
 
-def load_of(case: Case, engine: EngineFigures, requests: int, seed: int) -> tuple[Goal, list[Traffic], int]:
+def load_of(
+    case: Case, engine: EngineFigures, requests: int, seed: int
+) -> tuple[Goal, list[SimulatedTraffic], int]:
     """The objectives, both halves at the rate that suits the size, and the block size."""
     if case.traffic in set(PresetName):
         source: Any = PRESETS[PresetName(case.traffic)]
@@ -273,12 +275,12 @@ def load_of(case: Case, engine: EngineFigures, requests: int, seed: int) -> tupl
     for pair in zip(whole.sessions[::2], whole.sessions[1::2], strict=False):
         for part, session in zip(parts, rng.sample(pair, 2), strict=True):
             part.append(session)
-    halves = [Traffic(list(it)) for it in parts]
+    halves = [SimulatedTraffic(list(it)) for it in parts]
     rate = case.size / needed_at_once(engine, whole, slo)
     return Goal(slo), [faster(it, rate) for it in halves], block_tokens_of(source)
 
 
-def needed_at_once(engine: EngineFigures, traffic: Traffic, slo: Slo) -> float:
+def needed_at_once(engine: EngineFigures, traffic: SimulatedTraffic, slo: Slo) -> float:
     """Engines that a planner would begin with for this traffic: for one half of it at its own speed."""
     seconds = traffic.sessions[-1].at_s - traffic.sessions[0].at_s
     return sum(Space(engine, traffic, slo).work_s) / seconds / 2 / USUAL_LOAD

@@ -36,7 +36,20 @@ from typing import Any
 import numpy as np
 import orjson
 from copying import COPYING
+from guessing import guess_answer
 
+from phasewise.benchmark.calibrate.calibrate import CalibrateSpec, calibrate
+from phasewise.benchmark.compare.arms import FleetArm, UrlArm
+from phasewise.benchmark.compare.compare import ComparePlan, compare_arms
+from phasewise.benchmark.compare.runner import METRICS, Measure
+from phasewise.benchmark.compare.verdict import Rules
+from phasewise.benchmark.run import BenchRun
+from phasewise.benchmark.session import RunSpec, measure
+from phasewise.benchmark.statistics.comparison import Comparison
+from phasewise.benchmark.workload.arrivals import ClosedLoop
+from phasewise.benchmark.workload.lengths import Lengths
+from phasewise.benchmark.workload.plan import PlanSpec
+from phasewise.benchmark.workload.presets import Shape
 from phasewise.clients.engine_metrics import fetch_metrics
 from phasewise.clients.http_client import HttpClient
 from phasewise.core.errors import MeasurementError, PhasewiseError
@@ -48,24 +61,12 @@ from phasewise.costs.fit.step_fit import StepFit, fit_steps
 from phasewise.diagnosis.advice.fix import Advice, Effect, Figure, Fix, LeverChange
 from phasewise.diagnosis.analysis.engine_load import EngineSurroundings
 from phasewise.diagnosis.predict.effects import predict_advice
-from phasewise.diagnosis.predict.setup import DraftReading, guess_answer, setup_of
+from phasewise.diagnosis.predict.setup import DraftReading, setup_of
 from phasewise.diagnosis.predict.traffic import recorded_traffic
-from phasewise.experiments.calibrate.calibrate import CalibrateSpec, calibrate
-from phasewise.experiments.compare.arms import FleetArm, UrlArm
-from phasewise.experiments.compare.compare import ComparePlan, compare_arms
-from phasewise.experiments.compare.runner import METRICS, Measure
-from phasewise.experiments.compare.verdict import Rules
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.fleet.config import FleetConfig, GatewayConfig, Levers, Pool, Speculation
 from phasewise.fleet.local.run_files import RunPaths, read_state
-from phasewise.loadgen.run import BenchRun
-from phasewise.loadgen.session import RunSpec, measure
-from phasewise.loadgen.statistics.comparison import Comparison
-from phasewise.loadgen.workload.arrivals import ClosedLoop
-from phasewise.loadgen.workload.lengths import Lengths
-from phasewise.loadgen.workload.plan import PlanSpec
-from phasewise.loadgen.workload.presets import Shape
 from phasewise.simulator.engine import EngineShape
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -5,12 +5,12 @@
 
 `placement`: the gateway's own flow before eight virtual engines, in virtual time: conversations and system
 prompts (those of affinity_cells.py), through one gateway that sees everything, through four processes that
-get requests by chance and share loads and prefixes, through eight gateways that exchange both through Redis
-as often as real ones (a millisecond on the way), and through eight `alone`, which have a secret in common but
-no Redis: they share neither, but find the same home of a conversation. A quality is the worse of two ratios
-to the one that sees all: the share of prompt tokens that were cached, and the p90 of the queue spread (how
-many more tokens the fullest engine has to compute than the emptiest, at each arrival), the larger the better
-for both. `ttft_ratio` is that of mean TTFT, the smaller the better.
+get requests by chance and exchange loads and prefixes through Redis as often as real ones (a millisecond on
+the way), through eight gateways that do the same, and through four processes and eight gateways `alone`,
+which have a secret in common but no Redis: they share neither, but find the same home of a conversation. A
+quality is the worse of two ratios to the one that sees all: the share of prompt tokens that were cached, and
+the p90 of the queue spread (how many more tokens the fullest engine has to compute than the emptiest, at each
+arrival), the larger the better for both. `ttft_ratio` is that of mean TTFT, the smaller the better.
 
 `cpu`: processor time per request of 1 KB through two processes by that through one, on one core, between the
 gateway bench's load generator and upstream in C; upper end of a 95% interval over rounds, with one process
@@ -19,8 +19,8 @@ against itself as the control.
 `kill`: four processes with streams; one is killed by SIGKILL. Of the streams that break off, those that the
 killed one did not hold are lost beyond its own.
 
-`limits`: clients ask with one key without a pause: through four processes, and through eight gateways with
-one Redis. Exact means that neither more nor fewer pass than a full bucket and its refill allow.
+`limits`: clients ask with one key without a pause: through four processes, and through eight gateways, with
+one Redis each. Exact means that neither more nor fewer pass than a full bucket and its refill allow.
 
 The last line is one JSON object. It ends with 1 where a limit was not exact or another's stream was lost.
 """
@@ -105,16 +105,17 @@ def placement(options: argparse.Namespace) -> dict[str, Any]:
             seconds = 20.0 if options.quick else 120.0
             cell = Cell(kind, ENGINES, load, seconds)
             one = _placed(cell, 1)
-            row = (
-                _against(_placed(cell, PROCESSES, processes=True), one),
-                _against(_placed(cell, GATEWAYS, redis=True), one),
-                _against(_placed(cell, GATEWAYS), one),
-            )
+            row = {
+                "": _against(_placed(cell, PROCESSES, redis=True), one),
+                "alone_": _against(_placed(cell, PROCESSES), one),
+                "gateways_": _against(_placed(cell, GATEWAYS, redis=True), one),
+                "gateways_alone_": _against(_placed(cell, GATEWAYS), one),
+            }
             rows.append(row)
-            say(f"{kind.name}, load {load}: processes {row[0]}, gateways {row[1]}, alone {row[2]}")
+            say(f"{kind.name}, load {load}: {row}")
     found = {}
-    for name, column in (("", 0), ("gateways_", 1), ("gateways_alone_", 2)):
-        every = [row[column] for row in rows]
+    for name in rows[0]:
+        every = [row[name] for row in rows]
         worst = {key: min(it[key] for it in every) for key in ("hit_ratio", "spread_ratio")}
         found[f"{name}placement_quality"] = min(worst.values())
         found |= {f"{name}worst_{key}": value for key, value in worst.items()}
@@ -122,12 +123,12 @@ def placement(options: argparse.Namespace) -> dict[str, Any]:
     return {"placement_cells": len(rows), **found}
 
 
-def _placed(cell: Cell, gateways: int, **share: bool) -> tuple[float, float, float]:
+def _placed(cell: Cell, replicas: int, *, redis: bool = False) -> tuple[float, float, float]:
     """The share of cached prompt tokens, the p90 of the queue spread, and the mean TTFT, over all seeds."""
     served: list[SimulatedRequest] = []
     spreads: list[int] = []
     for seed in SEEDS:
-        fleet = fleet_of(OURS, cell.engines, gateways, seed=seed, **share)
+        fleet = fleet_of(OURS, cell.engines, replicas, redis=redis, seed=seed)
         watch_spread(fleet, spreads)
         served += fleet.run(traffic_of(cell, seed))
     cached, asked = sum(it.cached_tokens for it in served), sum(it.prompt_tokens for it in served)
@@ -255,15 +256,17 @@ class Stream:
 
 
 def limits(options: argparse.Namespace) -> dict[str, Any]:
-    """One key through processes, and through gateways with one Redis."""
+    """One key through processes, and through gateways, which count it together in Redis."""
     seconds = 1.5 if options.quick else 20.0
     keys = [{"sha256": key_sha256(KEY), "requests_per_minute": LIMIT_PER_MINUTE}]
     found = {}
     with fake_engines(1, COST, SHAPE) as engines:
-        with gateway(engines, 1000, {"api_keys": keys, "processes": PROCESSES}) as one:
-            found["processes"] = uvloop.run(_hammered([one.url] * 32, seconds))
         redis = Redis()
         settings = {"api_keys": keys, "redis": {"url": redis.url}}
+        with redis.running(), gateway(engines, 1000, {**settings, "processes": PROCESSES}) as one:
+            found["processes"] = uvloop.run(_hammered([one.url] * 32, seconds))
+        redis = Redis()
+        settings["redis"] = {"url": redis.url}
         with redis.running(), ExitStack() as stack:
             many = [stack.enter_context(gateway(engines, 1000, settings)) for _ in range(GATEWAYS)]
             found["gateways"] = uvloop.run(_hammered([it.url for it in many] * 4, seconds))

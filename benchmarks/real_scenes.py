@@ -1,4 +1,4 @@
-"""Plays scenes from outside on the real engine, and judges verdicts by what removal shows and experts say.
+"""Plays scenes on the real engine, and judges verdicts by what removal shows and what was stated beforehand.
 
     python benchmarks/real_scenes.py --play DIR FOLDER ... [--only NAME ...]    evidence and losses into DIR
     python benchmarks/real_scenes.py [--rejudge DIR] [--json]                   verdicts on what is kept
@@ -7,7 +7,7 @@ A FOLDER holds `scenes.json`, {"client": FILE, "scenes": [...]}, and a traffic c
 `python FILE TRAFFIC --port PORT --dur SECONDS --log FILE` and writes a JSON object per request: `t`, `ttft`,
 `tpot`, `worst` (gap), `n` (tokens) and `end`, or `err`, `aborted`, `open`. A scene has a `name`, a `level`
 (`gateway` or `stock`), its `traffic`, the engine's `levers` and `flags`, a `command` that makes trouble, a
-`delay_ms` between gateway and engine, what an expert accepts as `right`, and `without`: copies in which one
+`delay_ms` between gateway and engine, verdicts stated as `right`, and `without`: copies in which one
 thing is taken away, each with the verdicts that are `right` if that takes 40% of the loss away.
 
 Scene and copies are played one after the other, those of one engine together. The loss is measured by the
@@ -15,7 +15,7 @@ client: the time beyond the objective, summed over its requests. A scene is heal
 late, slow if over 15%; others are not scored by removal, nor is a slow one whose loss no copy takes away.
 
 The last line is one JSON object: real_scenes, real_right, stock_scenes, stock_right, real_high,
-real_high_right (by removal), expert_scenes, expert_right, expert_wrong_at_high, and a row per scene.
+real_high_right (by removal), stated_scenes, stated_right, stated_wrong_at_high, and a row per scene.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ def evidence_name(scene: Scene) -> str:
 
 
 def judge(scene: Scene, folder: Path) -> dict[str, Any]:
-    """What was said of a scene, what removal shows, and whether that and the expert agree with it."""
+    """What was said of a scene, what removal shows, and whether that and what was stated agree with it."""
     observed, slo = read_bundle((folder / evidence_name(scene)).read_bytes())
     verdict = diagnose(evidence_of(observed), slo, Known())
     said = words_of(verdict)
@@ -252,8 +252,8 @@ def judge(scene: Scene, folder: Path) -> dict[str, Any]:
         "level": scene["level"],
         "said": said,
         "confidence": None if verdict.top is None else verdict.top.confidence,
-        "expert": scene["right"],
-        "expert_right": said in scene["right"],
+        "stated": scene["right"],
+        "stated_right": said in scene["right"],
         "state": state,
         "true": true,
         "right": said in true if true else None,
@@ -289,9 +289,9 @@ def total_s(loss: Loss) -> float:
 def line_of(row: Mapping[str, Any]) -> str:
     """A row for people."""
     by_removal = {True: "right", False: "WRONG", None: "-"}[row["right"]]
-    by_expert = "right" if row["expert_right"] else "WRONG"
+    by_statement = "right" if row["stated_right"] else "WRONG"
     return (
-        f"{row['scene']:34} {row['level']:8} removal {by_removal:6} expert {by_expert:6} "
+        f"{row['scene']:34} {row['level']:8} removal {by_removal:6} stated {by_statement:6} "
         f"{row['said']} ({row['confidence']})"
     )
 
@@ -309,9 +309,9 @@ def record(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "real_high": len(high),
         "real_high_right": sum(row["right"] for row in high),
         "real_healthy": sum(row["state"] == "healthy" for row in scored),
-        "expert_scenes": len(rows),
-        "expert_right": sum(row["expert_right"] for row in rows),
-        "expert_wrong_at_high": sum(not row["expert_right"] for row in rows if row["confidence"] == "high"),
+        "stated_scenes": len(rows),
+        "stated_right": sum(row["stated_right"] for row in rows),
+        "stated_wrong_at_high": sum(not row["stated_right"] for row in rows if row["confidence"] == "high"),
         "python": " ".join(
             (platform.python_implementation(), platform.python_version(), *platform.python_build())
         ),

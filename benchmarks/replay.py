@@ -10,6 +10,7 @@ from typing import Any
 from phasewise.core.errors import ConfigError
 from phasewise.core.limits import Lease
 from phasewise.core.value import value
+from phasewise.core.worker import WorkerRef
 from phasewise.scheduling.recorded_form import from_plain
 from phasewise.scheduling.recording import EVENTS, RECORD_VERSION, EventPlayer
 from phasewise.scheduling.rules import new_world
@@ -169,15 +170,12 @@ class _RecordedAnswers:
     def __init__(self) -> None:
         self.next: deque[Any] = deque()
 
-    def booked(self, *_change: object) -> None:
-        """Nobody has to know; likewise below."""
+    def booked(self) -> None:
+        """Nobody has to know."""
 
-    served = waiting = booked
+    def served(self, worker: WorkerRef, hashes: Sequence[int], *counts: int) -> None:
+        """Nobody has to know."""
 
     def loads(self) -> Mapping[str, Sequence[int]]:
         """Their loads; in most records there are none."""
         return self.next.popleft() if self.next else {}
-
-    def give_way(self, _now_s: float) -> bool:
-        """Whether it was another's turn."""
-        return bool(self.next) and self.next.popleft()

@@ -39,7 +39,7 @@ from typing import Any
 from resuming.asking import CHAT, COMPLETIONS, PATIENT, ask, stream
 from resuming.near_tie import NEAR_TIE_NATS
 from resuming.undisturbed import Undisturbed, undisturbed
-from through_gateway import free_ports
+from stress.processes import free_ports
 
 from phasewise.clients.http_client import HttpClient
 from phasewise.core.errors import FailureKind, UpstreamError
@@ -274,7 +274,7 @@ def engine(url: str | None) -> Iterator[str]:
     try:
         yield fleet["engines"][0]["url"]
     finally:
-        phasewise("down", "--name", FLEET)
+        phasewise("down", FLEET)
 
 
 def phasewise(*arguments: str) -> subprocess.CompletedProcess[str]:

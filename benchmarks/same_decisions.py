@@ -40,11 +40,11 @@ from replay import replay
 from stress.processes import MODEL, free_port, running, wait_until_ready
 from stress.streams import HEADERS, ask
 
+from phasewise.benchmark.workload.prompts import write_text
 from phasewise.clients.http_client import HttpClient, Timeouts
 from phasewise.fake_engine.engine import FakeEngine, FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.gateway.api.auth import key_sha256
-from phasewise.loadgen.workload.prompts import write_text
 from phasewise.simulator.kv import Connector
 from phasewise.simulator.requests import EngineShape
 from phasewise.simulator.step_times import preset

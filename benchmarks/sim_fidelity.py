@@ -46,15 +46,15 @@ from kv_transfers.fakes import fake_engines
 from kv_transfers.fleets import Engines, Layout, gateway_with, real_engines
 from kv_transfers.load import until_idle
 
+from phasewise.benchmark.calibrate.calibrate import CalibrateSpec, calibrate
+from phasewise.benchmark.run import BenchRun
+from phasewise.benchmark.session import RunSpec, measure
+from phasewise.benchmark.workload.plan import PlanSpec, make_plan
 from phasewise.clients.engine_metrics import fetch_metrics
 from phasewise.clients.host import read_cpu_times, stolen_share
 from phasewise.clients.http_client import HttpClient
 from phasewise.core.statistics import Interval, quantile
 from phasewise.core.worker import Role
-from phasewise.experiments.calibrate.calibrate import CalibrateSpec, calibrate
-from phasewise.loadgen.run import BenchRun
-from phasewise.loadgen.session import RunSpec, measure
-from phasewise.loadgen.workload.plan import PlanSpec, make_plan
 from phasewise.simulator.requests import EngineShape
 
 SEED = 20261118

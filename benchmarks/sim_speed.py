@@ -24,17 +24,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from phasewise.benchmark.workload.arrivals import Replay
+from phasewise.benchmark.workload.traces import Trace, TracedRequest, read_trace
 from phasewise.costs.roofline.accelerators import ACCELERATORS
 from phasewise.costs.roofline.deployment import Deployment
 from phasewise.costs.roofline.model_config import architecture_of
-from phasewise.experiments.simulate.fleet_plan import EngineFigures, fleet_plan, modelled_engine
-from phasewise.experiments.simulate.traffic import traffic_of
 from phasewise.fleet.config import FleetConfig
 from phasewise.fleet.config.fleet import Pool
-from phasewise.loadgen.workload.arrivals import Replay
-from phasewise.loadgen.workload.traces import Trace, TracedRequest, read_trace
-from phasewise.simulator.fleet import FleetPlan, SimulatedFleet
-from phasewise.simulator.traffic import Session, Traffic
+from phasewise.planning.fleet_plan import EngineFigures, fleet_plan, modelled_engine
+from phasewise.planning.traffic import traffic_of
+from phasewise.simulator.fleet import FleetScenario, SimulatedFleet
+from phasewise.simulator.traffic import Session, SimulatedTraffic
 
 MODELS = Path(__file__).resolve().parent.parent / "examples" / "models"
 MODEL_8B = json.loads((MODELS / "llama-3-8b.json").read_text())
@@ -95,12 +95,12 @@ def h100() -> EngineFigures:
     return modelled_engine(deployment, 131_072, 25e9)
 
 
-def traffic(trace: Trace, limit: int, speed: float) -> Traffic:
+def traffic(trace: Trace, limit: int, speed: float) -> SimulatedTraffic:
     """The trace's first requests, faster."""
     return traffic_of(trace, Replay(speed), limit, None, None, 1)
 
 
-def plan_of(engines: int, engine: EngineFigures) -> FleetPlan:
+def plan_of(engines: int, engine: EngineFigures) -> FleetScenario:
     """Engines that are alike behind one gateway."""
     # A fleet file has at most 64 engines in a pool.
     pools = [
@@ -110,7 +110,7 @@ def plan_of(engines: int, engine: EngineFigures) -> FleetPlan:
     return fleet_plan(FleetConfig(pools=tuple(pools)), engine, block_tokens=BLOCK_TOKENS)
 
 
-def best(engines: int, load: Traffic, engine: EngineFigures, runs: int) -> tuple[float, bool]:
+def best(engines: int, load: SimulatedTraffic, engine: EngineFigures, runs: int) -> tuple[float, bool]:
     """Requests per second of CPU time, and whether all runs were the same."""
     speeds, results = [], []
     for _ in range(runs):
@@ -144,11 +144,11 @@ def all_cells(trace: Trace, engine: EngineFigures, cells: int, seconds: float) -
     }
 
 
-def part(sessions: Sequence[Session], cell: int, cells: int, seconds: float) -> Traffic:
+def part(sessions: Sequence[Session], cell: int, cells: int, seconds: float) -> SimulatedTraffic:
     """The sessions of so many seconds, beginning somewhere else in each cell."""
     ends_s = sessions[-1].at_s
     begins_s = cell * max(0.0, ends_s - seconds) / max(1, cells)
-    return Traffic(
+    return SimulatedTraffic(
         [Session(it.at_s - begins_s, it.turns) for it in sessions if begins_s <= it.at_s < begins_s + seconds]
     )
 

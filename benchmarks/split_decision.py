@@ -1,16 +1,14 @@
 """Is a request disaggregated when that pays, and only then? Against `always` and `never`, the better of both.
 
-    python benchmarks/split_decision.py [--seconds 240] [--seeds 3] [--first-seed 11] [--virtual] [--json]
-    python benchmarks/split_decision.py --quick [--json]
-    python benchmarks/split_decision.py --real [--seconds 150] [--home DIR] [--json]
+    python benchmarks/split_decision.py [--seconds 400] [--seeds 3] [--first-seed 11] [--quick] [--json]
 
 Short chat turns (20 to 250 tokens, 40 to 160 written) and long documents (2,000 to 5,000 tokens, 30 to 90
 written) come at random times, with 5%, 20% or 50% long ones, at loads that take 30%, 60% or 90% of the
 engines' time, on one prefill and one or two decode engines; and short ones alone at 120%: 20 cells. The
 engines are fakes that take the time of the real one on a CPU (preset cpu-demo). A request is good when its
 first token came within 2 s + 2 s per 1,000 prompt tokens and its tokens 0.1 s apart on average: 1.7 times
-what tokens and the longest prompts take with an engine to itself, and far more than short prompts take
-(splitting/loads.py). So virtual runs are also judged by a strict promise of 0.5 s + 2 s per 1,000 tokens.
+what tokens and the longest prompts take with an engine to itself, and far more than short prompts take. So
+runs are also judged by a strict promise of 0.5 s + 2 s per 1,000 tokens.
 Goodput is the share of good requests, over all that came after a first part of the run, which is for
 learning. Regret is what ours lacks to the better of `always` and `never` in the same cell, as a share of it;
 where it is negative, ours is better than both. Regret to `threshold` (512 tokens, which suits this traffic)
@@ -21,39 +19,71 @@ to 3. Others are run unless --first-seed says otherwise.
 
 `never` is the honest one: all engines take whole requests, by the fewest outstanding tokens.
 
-First in virtual time, where the gateway's own flow and policies run over virtual engines, with several seeds;
-then live over HTTP, a gateway process for each rule, all rules at the same time with the same load. With
---real one cell on two real engines, one rule after the other and back. The last line is one JSON object:
-cells, regret_ and regret_to_threshold_ median and worst (live, or virtual with --virtual), the virtual_ ones
-beside them, and each cell's goodput by rule. It exits with 1 where the worst virtual regret, which no clock
-disturbs, is 0.1 or more.
+The gateway's own flow and policies run over virtual engines in virtual time, with several seeds. The last
+line is one JSON object: cells, regret_ and regret_to_threshold_ median and worst, the strict_ ones beside
+them, and each cell's goodput by rule. It exits with 1 where the worst regret is 0.1 or more.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
-import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import dataclass
+from random import Random
 from statistics import fmean, median
 from typing import Any
 
-from ending import end_in_order_when_told
-from kv_transfers.fleets import Layout, real_engines
-from splitting.live import MODEL, Answered, fake_arms, gateway, play
-from splitting.loads import CELLS, STRICT_TTFT_FLOOR_S, TTFT_FLOOR_S, Ask, Cell, asks, met
-from stress.processes import wait_until_ready
-
 from phasewise.core.kv_transfer import SplitRule
 from phasewise.core.worker import Role
-from phasewise.simulator.fleet import EnginePool, FleetPlan, SimulatedFleet
+from phasewise.costs.fit.step import StepCost, prefilling
+from phasewise.simulator.fleet import EnginePool, FleetScenario, SimulatedFleet
 from phasewise.simulator.gateway import SimulatedRequest
 from phasewise.simulator.requests import EngineShape
 from phasewise.simulator.step_times import PRESETS
-from phasewise.simulator.traffic import Content, Session, Traffic, Turn
+from phasewise.simulator.traffic import Content, Session, SessionTurn, SimulatedTraffic
+
+TTFT_FLOOR_S = 2.0
+STRICT_TTFT_FLOOR_S = 0.5
+TTFT_S_PER_TOKEN = 2.0e-3
+TPOT_S = 0.1
+STREAMS_PER_STEP = 8
+"""How many streams a step is taken to serve when a load is sized; only ever used to name loads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request of a load."""
+
+    at_s: float
+    prompt_tokens: int
+    output_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One kind of traffic on one fleet; `load` is the share of all engines' time that it would take."""
+
+    prefill: int
+    decode: int
+    long_share: float
+    load: float
+
+    @property
+    def name(self) -> str:
+        """For tables."""
+        return f"{self.prefill}+{self.decode} long {self.long_share:.0%} load {self.load:g}"
+
+
+LONG_SHARES = (0.05, 0.2, 0.5)
+LOADS = (0.3, 0.6, 0.9)
+FLEETS = ((1, 1), (1, 2))
+CELLS = (
+    *(Cell(*fleet, share, load) for fleet in FLEETS for share in LONG_SHARES for load in LOADS),
+    # No long prompt at all, and more to write than decode engines alone can.
+    *(Cell(*fleet, 0.0, 1.2) for fleet in FLEETS),
+)
 
 COST, SHAPE = PRESETS["cpu-demo"], EngineShape(total_blocks=2_000)
 NEVER_REJECTED_S = 1e9
@@ -61,12 +91,7 @@ RULES = (SplitRule.AUTO, SplitRule.ALWAYS, SplitRule.NEVER, SplitRule.THRESHOLD)
 MOST_REGRET = 0.1
 LEARNING_SHARE = 0.15
 """Of a run, at its beginning: not counted, for any rule."""
-CELLS_AT_ONCE = 3
-"""Fakes mostly sleep; with more, their gateways would wait for each other."""
-VIRTUAL_SECONDS = 400.0
-"""Costs seconds only, and a cell with few long prompts needs it."""
 QUICK_CELLS = (Cell(1, 1, 0.2, 0.6), Cell(1, 2, 0.05, 0.6))
-REAL_CELL = Cell(1, 1, 0.2, 0.5)
 
 Goodput = dict[SplitRule, float]
 Served = tuple[Ask, SimulatedRequest]
@@ -79,56 +104,79 @@ REGRETS = {
 def main() -> None:
     """Run the cells, print a table or one JSON object."""
     options = _options()
-    end_in_order_when_told()
-    if options.real:
-        os.environ.setdefault("PHASEWISE_HOME", str(options.home))
-        record = asyncio.run(_real(options.seconds or 150.0))
-    else:
-        record = _fakes(options)
+    record = _goodput_by_rule(options)
     if not options.json:
         _print_table(record)
     print(json.dumps(record))
-    if record.get("virtual_regret_worst", 0.0) >= MOST_REGRET:
-        sys.exit(
-            f"in virtual time `auto` is {MOST_REGRET:.0%} or more below the better of `always` and `never`"
-        )
+    if record["regret_worst"] >= MOST_REGRET:
+        sys.exit(f"`auto` is {MOST_REGRET:.0%} or more below the better of `always` and `never`")
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seconds", type=float, help="of traffic in a cell; 240, or 150 with --real")
-    parser.add_argument("--seeds", type=int, default=3, help="virtual runs of each cell")
+    parser.add_argument("--seconds", type=float, default=400.0, help="of traffic in a cell")
+    parser.add_argument("--seeds", type=int, default=3, help="runs of each cell")
     parser.add_argument("--first-seed", type=int, default=11, help="of those; 1 to 3 were tuned on")
-    parser.add_argument("--quick", action="store_true", help="two cells, shortly")
-    parser.add_argument("--virtual", action="store_true", help="leave out the live runs")
-    parser.add_argument("--real", action="store_true", help="one cell on two real engines")
+    parser.add_argument("--quick", action="store_true", help="two cells, one run each")
     parser.add_argument("--json", action="store_true", help="print only progress and the JSON line")
-    default_home = Path(__file__).resolve().parent.parent / ".phasewise"
-    parser.add_argument("--home", type=Path, default=default_home, help="where engine and model are")
     return parser.parse_args()
 
 
-def _fakes(options: argparse.Namespace) -> dict[str, Any]:
+def _goodput_by_rule(options: argparse.Namespace) -> dict[str, Any]:
     cells: Sequence[Cell] = QUICK_CELLS if options.quick else CELLS
-    seconds = options.seconds or (20.0 if options.quick else 240.0)
     seeds = range(options.first_seed, options.first_seed + (1 if options.quick else options.seeds))
-    virtual, strict = {}, {}
+    promised, strict = {}, {}
     for cell in cells:
-        virtual[cell], strict[cell] = _virtual(cell, max(seconds, VIRTUAL_SECONDS), seeds)
-        _notify("virtual", cell, virtual[cell])
-    live = {} if options.virtual else asyncio.run(_live(cells, seconds))
+        promised[cell], strict[cell] = _virtual(cell, options.seconds, seeds)
+        _notify(cell, promised[cell])
     return {
-        **_figures(live or virtual),
-        "live": bool(live),
+        **_figures(promised),
         "seeds": list(seeds),
-        **{f"virtual_{name}": figure for name, figure in _figures(virtual).items()},
         **{f"strict_{name}": figure for name, figure in _figures(strict).items()},
-        "goodput": {cell.name: goodput for cell, goodput in live.items()},
-        "virtual_goodput": {cell.name: goodput for cell, goodput in virtual.items()},
+        "goodput": {cell.name: goodput for cell, goodput in promised.items()},
         "strict_goodput": {cell.name: goodput for cell, goodput in strict.items()},
     }
+
+
+# --- traffic ----------------------------------------------------------------------------------------------
+
+
+def asks(cell: Cell, cost: StepCost, seconds: float, seed: int) -> list[Ask]:
+    """Poisson arrivals of short chat turns and long documents."""
+    rng = Random(seed)
+    per_second = cell.load * (cell.prefill + cell.decode) / _engine_seconds(cell, cost)
+    sent, at_s = [], 0.0
+    while (at_s := at_s + rng.expovariate(per_second)) < seconds:
+        sent.append(_ask(rng, at_s, rng.random() < cell.long_share))
+    return sent
+
+
+def _ask(rng: Random, at_s: float, long: bool) -> Ask:
+    if long:
+        return Ask(at_s, rng.randint(2_000, 5_000), rng.randint(30, 90))
+    return Ask(at_s, rng.randint(20, 250), rng.randint(40, 160))
+
+
+def _engine_seconds(cell: Cell, cost: StepCost) -> float:
+    """What a request takes of an engine on average."""
+    rng = Random(0)
+    long, short = ([_ask(rng, 0.0, kind) for _ in range(200)] for kind in (True, False))
+    step_s = cost.floor_s / STREAMS_PER_STEP + cost.per_request_s
+
+    def mean_s(drawn: list[Ask]) -> float:
+        return sum(cost(prefilling(it.prompt_tokens)) + it.output_tokens * step_s for it in drawn) / len(
+            drawn
+        )
+
+    return cell.long_share * mean_s(long) + (1 - cell.long_share) * mean_s(short)
+
+
+def met(ask: Ask, ttft_s: float, tpot_s: float | None, ttft_floor_s: float = TTFT_FLOOR_S) -> bool:
+    """Whether the client got what it was promised."""
+    in_time = ttft_s <= ttft_floor_s + TTFT_S_PER_TOKEN * ask.prompt_tokens
+    return in_time and (tpot_s is None or tpot_s <= TPOT_S)
 
 
 # --- running ----------------------------------------------------------------------------------------------
@@ -150,12 +198,12 @@ def _simulated(cell: Cell, rule: SplitRule, load: Sequence[Ask]) -> list[Served]
         EnginePool(cell.prefill, COST, SHAPE, Role.PREFILL),
         EnginePool(cell.decode, COST, SHAPE, Role.DECODE),
     )
-    plan = FleetPlan(pools, policy="least_outstanding", split=rule, max_wait_s=NEVER_REJECTED_S)
+    plan = FleetScenario(pools, policy="least_outstanding", split=rule, max_wait_s=NEVER_REJECTED_S)
     sessions = [
-        Session(it.at_s, (Turn((Content(number, it.prompt_tokens),), it.output_tokens),))
+        Session(it.at_s, (SessionTurn((Content(number, it.prompt_tokens),), it.output_tokens),))
         for number, it in enumerate(load)
     ]
-    return list(zip(load, SimulatedFleet(plan).run(Traffic(sessions)), strict=True))
+    return list(zip(load, SimulatedFleet(plan).run(SimulatedTraffic(sessions)), strict=True))
 
 
 def _good(runs: dict[SplitRule, list[list[Served]]], ttft_floor_s: float) -> Goodput:
@@ -165,40 +213,6 @@ def _good(runs: dict[SplitRule, list[list[Served]]], ttft_floor_s: float) -> Goo
         )
         for rule, each in runs.items()
     }
-
-
-async def _live(cells: Sequence[Cell], seconds: float) -> dict[Cell, Goodput]:
-    some = asyncio.Semaphore(CELLS_AT_ONCE)
-
-    async def run(cell: Cell) -> Goodput:
-        async with some, fake_arms(RULES, cell, COST) as urls:
-            load = asks(cell, COST, seconds, seed=1)
-            answers = await asyncio.gather(*(play(urls[rule], MODEL, load) for rule in RULES))
-            goodput = {rule: _share(each, seconds) for rule, each in zip(RULES, answers, strict=True)}
-            _notify("live", cell, goodput)
-            return goodput
-
-    return dict(zip(cells, await asyncio.gather(*map(run, cells)), strict=True))
-
-
-async def _real(seconds: float) -> dict[str, Any]:
-    """Each rule twice, in an order that a drift of the machine does not favour."""
-    rules = (SplitRule.AUTO, SplitRule.ALWAYS, SplitRule.NEVER)
-    shares: dict[SplitRule, list[float]] = {rule: [] for rule in rules}
-    with real_engines(Layout.DISAGGREGATED) as engines:
-        for turn, rule in enumerate((*rules, *reversed(rules))):
-            load = asks(REAL_CELL, COST, seconds, seed=1 + turn // len(rules))
-            with gateway(engines.workers, rule) as (url, process, log):
-                await asyncio.to_thread(wait_until_ready, url, process, log)
-                answers = await play(url, engines.model, load)
-            shares[rule].append(_share(answers, seconds))
-            print(f"real {rule}: {shares[rule][-1]:.3f} of {len(load)}", file=sys.stderr, flush=True)
-    goodput = {rule: round(fmean(each), 4) for rule, each in shares.items()}
-    return {**_figures({REAL_CELL: goodput}), "real": True, "goodput": {REAL_CELL.name: goodput}}
-
-
-def _share(answers: Sequence[Answered], seconds: float) -> float:
-    return round(fmean(it.good for it in answers if it.ask.at_s >= LEARNING_SHARE * seconds), 4)
 
 
 # --- telling ----------------------------------------------------------------------------------------------
@@ -220,18 +234,18 @@ def _figures(goodputs: dict[Cell, Goodput]) -> dict[str, Any]:
     return figures
 
 
-def _notify(how: str, cell: Cell, goodput: Goodput) -> None:
+def _notify(cell: Cell, goodput: Goodput) -> None:
     shares = " ".join(f"{rule} {share:.3f}" for rule, share in goodput.items())
     regret, to_threshold = (_regret(goodput, *rules) for rules in REGRETS.values())
     print(
-        f"{how} {cell.name}: {shares} regret {regret:+.1%}, to threshold {to_threshold:+.1%}",
+        f"{cell.name}: {shares} regret {regret:+.1%}, to threshold {to_threshold:+.1%}",
         file=sys.stderr,
         flush=True,
     )
 
 
 def _print_table(record: dict[str, Any]) -> None:
-    for name, goodput in (record.get("goodput") or record["virtual_goodput"]).items():
+    for name, goodput in record["goodput"].items():
         print(f"{name:26}", *(f"{rule} {share:6.1%}" for rule, share in goodput.items()))
     for name in REGRETS:
         if f"{name}_median" in record:

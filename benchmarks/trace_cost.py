@@ -22,11 +22,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import json
 import os
 import platform
 import re
+import subprocess
 import sys
+import tarfile
 import tempfile
 import threading
 import time
@@ -39,10 +42,9 @@ from typing import Any
 
 from ending import end_in_order_when_told
 from overhead.arms import Arm, DidNotStart, our_command, running
-from overhead.earlier import sources_before
 from overhead.figures import Estimate, ratio
 from overhead.loads import Bench, Load, Row
-from overhead.tools import CannotMeasure, Tools, find_bench
+from overhead.tools import REPOSITORY, CannotMeasure, Tools, find_bench
 
 import phasewise
 from phasewise.clients.host import allow_many_streams
@@ -221,6 +223,22 @@ def collector() -> Iterator[str]:
     finally:
         server.shutdown()
         server.server_close()
+
+
+def sources_before(added_with: str, folder: Path) -> Path | None:
+    """The sources before the commit that added this file; None in a clone that does not reach so far."""
+    added = git("log", "--diff-filter=A", "--format=%H", "-1", "--", added_with).decode().strip()
+    archive = git("archive", f"{added}^", "src") if added else b""
+    if not archive:
+        return None
+    with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+        files.extractall(folder, filter="data")
+    return folder
+
+
+def git(*words: str) -> bytes:
+    """What git prints; nothing if it fails."""
+    return subprocess.run(["git", *words], cwd=REPOSITORY, capture_output=True, check=False).stdout
 
 
 if __name__ == "__main__":

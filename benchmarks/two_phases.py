@@ -37,6 +37,7 @@ import orjson
 from planted.fleet import PHASEWISE, CommandFailed
 
 import phasewise
+from phasewise.benchmark.calibrate.machine import core_flops_per_s, core_read_bytes_per_s
 from phasewise.clients.http_client import HttpClient, Timeouts
 from phasewise.clients.sse import EventSplitter
 from phasewise.costs.roofline.accelerators import ASSUMED, Accelerator
@@ -44,8 +45,7 @@ from phasewise.costs.roofline.deployment import Deployment
 from phasewise.costs.roofline.model_config import architecture_of
 from phasewise.costs.roofline.precision import Arithmetic
 from phasewise.costs.roofline.step_demand import PrefillChunk, decodes
-from phasewise.experiments.calibrate.machine import core_flops_per_s, core_read_bytes_per_s
-from phasewise.fleet.engines.demo_model import resolve_model
+from phasewise.fleet.engines.known_models import resolve_model
 from phasewise.gateway.health import first_model
 
 HERE = Path(__file__).resolve().parent
@@ -141,7 +141,7 @@ def calibrated(shape: dict[str, Any], scratch: Path, minutes: float, silent: boo
         found: dict[str, Any] = json.loads(done)
         found["batches"] = asyncio.run(batches(f"http://127.0.0.1:{PORT + 20}"))
     finally:
-        run("down", "--name", "two-phases", silent=silent)
+        run("down", "two-phases", silent=silent)
     return found
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from phasewise.fleet.engines.demo_model import gguf_file
+from phasewise.fleet.engines.known_models import gguf_file
 from tests.paths import ROOT
 from tests.real_engine import MODEL, RunningEngine, free_port, stop_group, wait_until_ready
 

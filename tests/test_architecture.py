@@ -14,7 +14,7 @@ PURE = (
     "semantic_match",
     "simulator",
     "diagnosis",
-    "loadgen/statistics",
+    "benchmark/statistics",
     "report/bench",
 )
 IMPURE_PARTS = ("diagnosis/gather",)

@@ -47,7 +47,6 @@ OTHERS = (
     "internet_scale",
     "plan_regret",
     "cache_latency",
-    "live_cost",
     "cache_faults",
     "trace_cost",
     "hot_restart",

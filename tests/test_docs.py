@@ -8,10 +8,10 @@ from dataclasses import fields
 
 import pytest
 
+from phasewise.benchmark.compare.verdict import ComparisonResult
+from phasewise.benchmark.results import BenchReport
 from phasewise.core.timeline import TTFT_PARTS
 from phasewise.diagnosis.finding import Cause
-from phasewise.experiments.compare.verdict import ComparisonResult
-from phasewise.loadgen.results import BenchReport
 from tests.paths import ROOT
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -58,11 +58,24 @@ def test_the_picture_of_a_stall_is_drawn_from_its_record():
         ("docs/diagnosis-measured.md", "all are judged right"),
     ],
 )
-def test_the_score_on_scenes_planted_by_others_comes_before_our_own(page, own_score):
+def test_the_score_on_scenes_planted_from_the_docs_comes_before_our_own(page, own_score):
     text = (ROOT / page).read_text()
     assert re.search(r"30 scenes planted with only the docs at hand", text)
     others, own = (re.search(score, text).start() for score in (r"15 of 30", own_score))
     assert others < own
+
+
+def test_every_figure_fits_its_cell_and_names_a_command_that_is_there():
+    rows = [
+        [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        for line in (ROOT / "docs" / "measured.md").read_text().splitlines()
+        if line.startswith("| ") and not line.startswith("| what |")
+    ]
+    assert len(rows) > 50
+    assert [cell for row in rows for cell in row if len(cell) > 200] == []
+    for *_, command in rows:
+        script = re.search(r"(\w+\.py)", command)
+        assert (ROOT / "benchmarks" / script[1]).exists() if script else "phasewise engine" in command
 
 
 def test_every_option_has_a_help_text():
@@ -75,9 +88,8 @@ def test_every_option_has_a_help_text():
     assert silent == []
 
 
-@pytest.mark.parametrize("page", ["reference/findings.md", "explanation/causes.md"])
-def test_every_cause_is_documented(page):
-    text = (ROOT / "docs" / page).read_text()
+def test_every_cause_is_documented():
+    text = (ROOT / "docs" / "reference" / "findings.md").read_text()
     assert [cause for cause in Cause if f"`{cause}`" not in text] == []
 
 
@@ -106,6 +118,27 @@ def test_links_between_pages_lead_somewhere(page):
 def anchors_of(text):
     titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_every_place_that_contributing_names_is_there():
+    """A place is a path below the repository or src/phasewise, or a file and a name in it, `a/b.py: name`."""
+    named = re.findall(r"`([^`\s]*/[^`\s:]*?)(?:: ([\w.]+))?`", (ROOT / "CONTRIBUTING.md").read_text())
+    assert sum(bool(name) for _, name in named) > 12
+    for path, name in named:
+        found = [folder / path for folder in (ROOT, ROOT / "src" / "phasewise") if (folder / path).exists()]
+        assert found or path == ".phasewise/", path
+        if name:
+            inner = name.rpartition(".")[2]
+            defined = rf"^\s*(async def|def|class) {inner}\b|^{inner}\b.* = "
+            assert re.search(defined, found[0].read_text(), re.MULTILINE), f"{path}: {name}"
+
+
+def test_contributing_says_what_is_in_each_package():
+    layout = (ROOT / "CONTRIBUTING.md").read_text().partition("| package |")[2].partition("\n\n")[0]
+    listed = {
+        name for row in re.findall(r"^\| (`.*?) \|", layout, re.M) for name in re.findall(r"`(\w+)`", row)
+    }
+    assert listed == {path.parent.name for path in (ROOT / "src" / "phasewise").glob("*/__init__.py")}
 
 
 def test_no_file_names_a_package_host():

@@ -16,7 +16,7 @@ import pytest
 import phasewise
 from phasewise.gateway.answer_cache.judges import same_text
 from phasewise.gateway.answer_cache.response_writer import pieces_of
-from phasewise.gateway.api.body_checks import check_schemas
+from phasewise.gateway.api.schemas import check_schemas
 from phasewise.gateway.upstream.resumption import _last_word
 
 SIZES = (16, 64, 256, 1024, 4096)
@@ -33,7 +33,7 @@ ANCHORED = {
     "phasewise.cli.measuring._KEY_OPTION": "fullmatch",
     "phasewise.clients.http_client._WITHOUT_SCHEME": "fullmatch",
     "phasewise.fake_engine.server._SECONDS": "fullmatch",
-    "phasewise.fleet.engines.demo_model._HUB_ID": "fullmatch",
+    "phasewise.fleet.engines.known_models._HUB_ID": "fullmatch",
     "phasewise.core.slo._DURATION": "fullmatch",
     "phasewise.gateway.records.timeline_store._ENGINES_FORM": "fullmatch",
     "phasewise.gateway.records.timeline_store._ITS_BEGINNING": "fullmatch",
@@ -41,7 +41,10 @@ ANCHORED = {
 """Patterns that are only ever held against a text as a whole."""
 
 
-BOUNDED = {"phasewise.semantic_match.guards.names._TO_THE_LETTER"}
+BOUNDED = {
+    "phasewise.semantic_match.guards.names._TO_THE_LETTER",
+    "phasewise.experiments.validate.claims._ADDRESSES",
+}
 """Patterns that look at most a few hundred characters ahead from each place, and only ever read short texts:
 their time grows faster than the text until that far."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
+from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -72,7 +73,7 @@ def walk(name: str, command: object) -> Iterator[tuple[str, TyperCommand]]:
 def section(name: str, command: TyperCommand, load: Set[str]) -> str:
     """One command: what it does, its arguments, the names of its options."""
     parameters = [each for each in styled(list(command.params)) if each.name != "help"]
-    arguments = [each.metavar or each.name.upper() for each in parameters if not is_option(each.opts)]
+    arguments = [shown_argument(each) for each in parameters if not is_option(each.opts)]
     sends = load <= names_of(command)
     options = [
         f"`{', '.join((*each.opts, *each.secondary_opts))}`"
@@ -83,6 +84,12 @@ def section(name: str, command: TyperCommand, load: Set[str]) -> str:
     summary = " ".join((command.help or "").split("\n\n")[0].split())
     listed = f"\n\nOptions: {', '.join(options)}." if options else ""
     return f"\n## {' '.join((name, *arguments))}\n\n{summary}{listed}\n"
+
+
+def shown_argument(parameter: Any) -> str:  # noqa: ANN401 - of typer's own click, or of click
+    """An argument as the usage line of its command shows it."""
+    name = (parameter.metavar or parameter.name.upper()) + ("..." if parameter.nargs == -1 else "")
+    return name if parameter.required else f"[{name}]"
 
 
 def is_option(spellings: Sequence[str]) -> bool:

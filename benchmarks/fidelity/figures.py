@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean
 
+from phasewise.benchmark.workload.plan import Plan
 from phasewise.core.statistics import quantile
 from phasewise.core.timeline import Outcome, Timeline
-from phasewise.loadgen.workload.plan import Plan
 
 TARGETS = {"itl": 0.08, "ttft_p50": 0.12, "ttft_p90": 0.20, "conversation_p50": 0.12, "tokens_per_s": 0.08}
 """The errors that are small enough; the last two are held to those of TTFT and ITL."""

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from phasewise.benchmark.workload.plan import Plan, Thread
+from phasewise.benchmark.workload.prompts import word_count
 from phasewise.core.kv_transfer import SplitRule
 from phasewise.core.timeline import Timeline
 from phasewise.core.worker import Role
 from phasewise.costs.fit.solve import FittedCost
 from phasewise.costs.fit.step_fit import StepFit
-from phasewise.experiments.simulate.figures import is_saturated
-from phasewise.loadgen.workload.plan import Plan, Thread
-from phasewise.loadgen.workload.prompts import word_count
-from phasewise.simulator.fleet import EnginePool, FleetPlan, SimulatedFleet
+from phasewise.planning.figures import is_saturated
+from phasewise.simulator.fleet import EnginePool, FleetScenario, SimulatedFleet
 from phasewise.simulator.gateway import SimulatedRequest
 from phasewise.simulator.requests import EngineShape
-from phasewise.simulator.traffic import Content, Prompt, Session, Traffic, conversation
+from phasewise.simulator.traffic import Content, Prompt, Session, SimulatedTraffic, conversation
 
 from .figures import Answer
 
@@ -36,14 +36,16 @@ class CalibratedEngine:
     fit: StepFit
 
 
-def traffic_of(plan: Plan, timelines: Sequence[Timeline] = ()) -> Traffic:
+def traffic_of(plan: Plan, timelines: Sequence[Timeline] = ()) -> SimulatedTraffic:
     """What is sent, with the lengths that the engine counted, where it did.
 
     Each conversation is under a tenant of its own, by which its turns are found again.
     """
     counted = {int(it.request_id.rpartition("-")[2]): it.prompt_tokens for it in timelines}
     systems: dict[str, int] = {}
-    return Traffic([_session(number, it, counted, systems) for number, it in enumerate(plan.threads)])
+    return SimulatedTraffic(
+        [_session(number, it, counted, systems) for number, it in enumerate(plan.threads)]
+    )
 
 
 def _session(
@@ -65,13 +67,13 @@ def _session(
     return replace(session, turns=tuple(replace(it, tenant=str(number)) for it in session.turns))
 
 
-def fleet_plan(engines: Sequence[CalibratedEngine], costs: Mapping[str, FittedCost]) -> FleetPlan:
+def fleet_plan(engines: Sequence[CalibratedEngine], costs: Mapping[str, FittedCost]) -> FleetScenario:
     """The engines behind one gateway, each with its own costs."""
     pools = tuple(
         EnginePool(1, costs[it.name].step, it.shape, it.role, it.shape.max_num_seqs, name=it.name)
         for it in engines
     )
-    return FleetPlan(pools, split=SplitRule.ALWAYS)
+    return FleetScenario(pools, split=SplitRule.ALWAYS)
 
 
 def fitted(engines: Sequence[CalibratedEngine]) -> dict[str, FittedCost]:
@@ -85,7 +87,7 @@ def drawn(engines: Sequence[CalibratedEngine], number: int) -> dict[str, FittedC
 
 
 def answers(
-    engines: Sequence[CalibratedEngine], costs: Mapping[str, FittedCost], traffic: Traffic
+    engines: Sequence[CalibratedEngine], costs: Mapping[str, FittedCost], traffic: SimulatedTraffic
 ) -> tuple[list[Answer], bool]:
     """The answers that clients would get, and whether the fleet was saturated."""
     served = SimulatedFleet(fleet_plan(engines, costs)).run(traffic)
@@ -103,7 +105,7 @@ def _front_end_s(engine: str, costs: Mapping[str, FittedCost]) -> float:
     return costs[engine.rpartition("-")[0]].front_end_s
 
 
-def carried(engines: Sequence[CalibratedEngine], traffic: Traffic) -> float:
+def carried(engines: Sequence[CalibratedEngine], traffic: SimulatedTraffic) -> float:
     """How many times as fast the traffic may come before the fleet is saturated, within some percent.
 
     The turns of a session come one by one whether or not the ones before are answered: clients that wait
@@ -120,7 +122,7 @@ def carried(engines: Sequence[CalibratedEngine], traffic: Traffic) -> float:
     longer = [_shifted(it, copy, last_s) for copy in range(-(-ENOUGH // traffic.requests)) for it in singles]
 
     def keeps_up(factor: float) -> bool:
-        faster = Traffic([Session(it.at_s / factor, it.turns) for it in longer])
+        faster = SimulatedTraffic([Session(it.at_s / factor, it.turns) for it in longer])
         return not answers(engines, costs, faster)[1]
 
     low, high = 1 / FARTHEST, FARTHEST

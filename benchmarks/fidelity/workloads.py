@@ -7,11 +7,11 @@ from typing import Any
 
 from kv_transfers.fleets import Layout
 
-from phasewise.loadgen.workload.arrivals import ClosedLoop, OpenLoop, Spacing
-from phasewise.loadgen.workload.drafts import Conversations
-from phasewise.loadgen.workload.lengths import Lengths
-from phasewise.loadgen.workload.plan import PlanSpec
-from phasewise.loadgen.workload.presets import Shape
+from phasewise.benchmark.workload.arrivals import ClosedLoop, OpenLoop, Spacing
+from phasewise.benchmark.workload.drafts import Conversations
+from phasewise.benchmark.workload.lengths import Lengths
+from phasewise.benchmark.workload.plan import PlanSpec
+from phasewise.benchmark.workload.presets import Shape
 
 CHUNK_TOKENS, SMALL_CHUNK_TOKENS, BATCH = 2048, 128, 64
 SESSION = Conversations(4, 1.0)

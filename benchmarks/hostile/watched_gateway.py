@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import sys
 import time
 from collections import Counter
-from functools import partial
 from pathlib import Path
 
 from phasewise.fleet.config import load_gateway_file
+from phasewise.gateway.app import build_app
 from phasewise.gateway.overload import LOOK_EVERY_S, OverloadWatch
-from phasewise.gateway.serve import serve
+from phasewise.gateway.processes.supervisor import listen
+from phasewise.gateway.serve import GatewayServer, server_config
 
 EVERY_S = 0.005
 UNIT_S = 1e-4
@@ -75,8 +77,14 @@ def main() -> None:
         await stalls.run(self)
 
     OverloadWatch.run = run  # type: ignore[method-assign]
+    # uvicorn raises the signal again after a clean shutdown; what was counted is written then.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: sys.exit(0))
+    gateway = load_gateway_file(file)
+    app = build_app(gateway)
     try:
-        serve(partial(load_gateway_file, file), file)
+        server = GatewayServer(server_config(gateway, app), app.edge, app.gateway.pipeline.start)
+        server.run(list(listen(gateway.gateway.host, gateway.gateway.port)))
     finally:
         counts = {"turn": stalls.turn, "wall": stalls.wall, "callback": stalls.callback}
         longest_s, longest = stalls.longest

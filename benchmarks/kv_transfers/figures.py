@@ -7,7 +7,7 @@ from math import ceil, exp, log, sqrt
 from statistics import mean, median, stdev
 from typing import Any
 
-from phasewise.loadgen.statistics.bootstrap import t_quantile
+from phasewise.benchmark.statistics.bootstrap import t_quantile
 
 from .fleets import Arm
 from .load import Block

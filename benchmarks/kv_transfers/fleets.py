@@ -113,7 +113,7 @@ def real_engines(layout: Layout, pools: list[dict[str, Any]] | None = None) -> I
             reported = json.loads((home / "run" / f"{FLEET}.gateway").read_text())
             yield Engines(layout, MODEL, tuple(reported["workers"]))
         finally:
-            phasewise("down", "--name", FLEET)
+            phasewise("down", FLEET)
 
 
 @contextmanager

@@ -14,10 +14,10 @@ from random import Random
 
 from stress.streams import Answer, ask, chat_body
 
+from phasewise.benchmark.generator import now_s
+from phasewise.benchmark.workload.prompts import write_text
 from phasewise.clients.engine_metrics import fetch_metrics
 from phasewise.clients.http_client import HttpClient, Timeouts
-from phasewise.loadgen.generator import now_s
-from phasewise.loadgen.workload.prompts import write_text
 
 STREAM_PROMPT_TOKENS = 40
 STREAM_TOKENS = 2_000

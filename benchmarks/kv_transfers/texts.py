@@ -12,8 +12,8 @@ from resuming.near_tie import NEAR_TIE_NATS
 from resuming.reading import WHOLE, read_stream
 from resuming.undisturbed import undisturbed
 
+from phasewise.benchmark.workload.prompts import write_text
 from phasewise.clients.http_client import HttpClient
-from phasewise.loadgen.workload.prompts import write_text
 
 ANSWER_TOKENS = 48
 READ_TOKENS = (0, 100, 250, 600, 1_500)

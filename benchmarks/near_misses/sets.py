@@ -18,11 +18,6 @@ EVEN, ODD = 0, 1
 _A_WORD_IS_MISSING = re.compile(r"\s[^\w\s\"'(]+(?=\s|\?)")
 
 
-def development_pairs(seed: int, count: int) -> list[QuestionPair]:
-    """Pairs to tune on."""
-    return make_pairs(development.LIBRARY, seed, count)
-
-
 def development_stream(seed: int, length: int, checklist: Path | None = None) -> Iterator[Request]:
     """A stream to tune on, with the even rows of the checklist if its file is named."""
     pairs = checklist_rows(checklist, EVEN) if checklist else ()

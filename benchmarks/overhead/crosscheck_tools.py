@@ -15,18 +15,18 @@ from typing import Any
 
 import orjson
 
+from phasewise.benchmark.compare.runner import void
+from phasewise.benchmark.run import BenchRun
+from phasewise.benchmark.target import count_prompt_tokens, find_target
+from phasewise.benchmark.workload.arrivals import ClosedLoop
+from phasewise.benchmark.workload.lengths import Lengths
+from phasewise.benchmark.workload.plan import PlanSpec
+from phasewise.benchmark.workload.presets import Shape
+from phasewise.benchmark.workload.prompts import Message
 from phasewise.clients.http_client import HttpClient
 from phasewise.core import latency
 from phasewise.core.errors import MeasurementError
 from phasewise.core.timeline import Outcome
-from phasewise.experiments.compare.runner import void
-from phasewise.loadgen.run import BenchRun
-from phasewise.loadgen.target import count_prompt_tokens, find_target
-from phasewise.loadgen.workload.arrivals import ClosedLoop
-from phasewise.loadgen.workload.lengths import Lengths
-from phasewise.loadgen.workload.plan import PlanSpec
-from phasewise.loadgen.workload.presets import Shape
-from phasewise.loadgen.workload.prompts import Message
 
 METRICS = ("ttft", "tpot", "itl", "e2e")
 FEWEST_REQUESTS, MOST_REQUESTS = 8, 512

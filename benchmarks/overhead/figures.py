@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import exp, log, sqrt
 from statistics import fmean, median, stdev
 
-from phasewise.loadgen.statistics.bootstrap import t_quantile
-from phasewise.loadgen.statistics.comparison import FEWEST_PAIRS
+from phasewise.benchmark.statistics.bootstrap import t_quantile
+from phasewise.benchmark.statistics.comparison import FEWEST_PAIRS
 
 CONFIDENCE = 0.95
 

@@ -18,7 +18,7 @@ from phasewise.core.request import Endpoint, GenerationRequest
 from phasewise.fleet.config import GatewayConfig, GatewayFile, QueueConfig, WorkerConfig
 from phasewise.gateway.api.pipeline import Arrival
 from phasewise.gateway.app import GatewayApp, build_app
-from phasewise.gateway.parts import Parts
+from phasewise.gateway.parts import GatewayParts
 from phasewise.gateway.picker.ext_proc import FULL_DUPLEX_STREAMED, ProcessingRequest
 from phasewise.gateway.picker.messages import ResponseHead, read_response_head
 from phasewise.gateway.picker.picker import EndpointPicker, outcome_of
@@ -43,7 +43,7 @@ RESPONSES = (200, 200, 200, 200, 200, 400, 500, 503, None)
 class Side:
     """One of the two, with what it decided."""
 
-    parts: Parts
+    parts: GatewayParts
     decided: list[object] = field(default_factory=list)
 
     def watch(self) -> None:
@@ -205,7 +205,7 @@ def _app(secret: Path) -> GatewayApp:
     return build_app(GatewayFile(gateway=config, workers=workers))
 
 
-async def _by_gateway(parts: Parts, driver: FlowDriver, name: str, body: bytes) -> None:
+async def _by_gateway(parts: GatewayParts, driver: FlowDriver, name: str, body: bytes) -> None:
     arrival = Arrival.of(Endpoint.CHAT, {})
     caller = parts.gateway.authenticator.caller(None)
     request, _ = await parts.gateway.pipeline.read(arrival, body, caller)

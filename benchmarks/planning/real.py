@@ -20,22 +20,21 @@ from typing import Any
 from kv_transfers.fleets import Arm, Layout, gateway, real_engines
 from kv_transfers.load import until_idle
 
+from phasewise.benchmark.workload.arrivals import OpenLoop
+from phasewise.benchmark.workload.presets import PRESETS, PresetName, with_lengths
 from phasewise.core.slo import Slo
 from phasewise.costs.fit.step import decoding, prefilling
 from phasewise.diagnosis.gather.costs_file import load_fit
-from phasewise.experiments.plan.candidates import Candidate
-from phasewise.experiments.plan.disaggregation import compare
-from phasewise.experiments.plan.search import Choice
-from phasewise.experiments.plan.trials import Goal, Trials
-from phasewise.experiments.simulate.figures import figures_of
-from phasewise.experiments.simulate.fleet_plan import BLOCK_TOKENS, EngineFigures
-from phasewise.experiments.simulate.traffic import traffic_of
-from phasewise.loadgen.workload.arrivals import OpenLoop
-from phasewise.loadgen.workload.choices import choose_shape
-from phasewise.loadgen.workload.presets import PRESETS, PresetName
+from phasewise.planning.candidates import FleetCandidate
+from phasewise.planning.disaggregation import compare
+from phasewise.planning.figures import figures_of
+from phasewise.planning.fleet_plan import BLOCK_TOKENS, EngineFigures
+from phasewise.planning.search import Choice
+from phasewise.planning.traffic import traffic_of
+from phasewise.planning.trials import CandidateTrials, Goal
 from phasewise.simulator.links import LinkSpeed
 from phasewise.simulator.requests import EngineShape
-from phasewise.simulator.traffic import Traffic
+from phasewise.simulator.traffic import SimulatedTraffic
 
 LOADS = (1.2, 1.5, 1.8)
 """Of the most that the better arrangement carries by the simulator: below that both meet the objective."""
@@ -43,8 +42,8 @@ BLOCK_S = 35.0
 SEED = 24
 CALIBRATE_MINUTES = 1.5
 KINDS = {
-    Layout.MIXED: (Arm.MIXED, Candidate(2, 0, 2048, 256)),
-    Layout.DISAGGREGATED: (Arm.DISAGGREGATED, Candidate(2, 1, 2048, 256)),
+    Layout.MIXED: (Arm.MIXED, FleetCandidate(2, 0, 2048, 256)),
+    Layout.DISAGGREGATED: (Arm.DISAGGREGATED, FleetCandidate(2, 1, 2048, 256)),
 }
 
 
@@ -64,9 +63,9 @@ class Mix:
         step_s = engine.cost(decoding([self.prompt_tokens + self.output_tokens // 2]))
         return Slo(round(self.ttft_prompts * prefill_s, 3), round(self.tpot_steps * step_s, 4))
 
-    def traffic(self, rate: float, requests: int) -> Traffic:
+    def traffic(self, rate: float, requests: int) -> SimulatedTraffic:
         """What `bench` sends with these lengths and this seed."""
-        shape = choose_shape(PRESETS[PresetName.CHAT], self.prompt_tokens, self.output_tokens, None, None)
+        shape = with_lengths(PRESETS[PresetName.CHAT], self.prompt_tokens, self.output_tokens, None, None)
         return traffic_of(shape, OpenLoop(rate), requests, None, None, SEED)
 
 
@@ -149,7 +148,7 @@ def planned(engine: EngineFigures) -> list[RealChoice]:
     found = []
     for mix in MIXES:
         slo = mix.slo(engine)
-        trials = Trials(engine, mix.traffic(1.0, 300), Goal(slo), BLOCK_TOKENS)
+        trials = CandidateTrials(engine, mix.traffic(1.0, 300), Goal(slo), BLOCK_TOKENS)
         carried = compare(trials, 2, Choice(None, None))
         most = max(carried.mixed_per_s, carried.disaggregated_per_s)
         if not most:

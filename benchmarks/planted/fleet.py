@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from phasewise.loadgen.workload.prompts import write_text
+from phasewise.benchmark.workload.prompts import write_text
 
 PHASEWISE = (sys.executable, "-m", "phasewise.cli")
 GATEWAY_PORT, ENGINE_PORT = 19080, 19100
@@ -80,13 +80,13 @@ def running_fleet(
         compiled = {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/compiled"} if fresh else {}
         run("up", str(path), "--detach", "--no-engine-keys", env=compiled)
         try:
-            fleet = _fleet(json.loads(run("status", "--name", NAME, "--json"))["fleets"][0])
+            fleet = _fleet(json.loads(run("status", NAME, "--json"))["fleets"][0])
             if not fresh:
                 for engine in fleet.engines:
                     warm_up(engine.url, fleet.model, logprobs=logprobs)
             yield fleet
         finally:
-            run("down", "--name", NAME)
+            run("down", NAME)
 
 
 def warm_up(engine_url: str, model: str, *, logprobs: bool) -> None:

@@ -60,7 +60,7 @@ async def kill_real_engines(kills: int) -> dict[str, Any]:
         attempts = await attempts_of(client, ids)
     finally:
         client.close()
-        phasewise("down", "--name", FLEET)
+        phasewise("down", FLEET)
     resumed = sum(it.resumed for it in attempts)
     return {**tally, "resumed": resumed, "attempts_max": max(it.met for it in attempts)}
 
@@ -122,7 +122,7 @@ async def judged(engine: HttpClient, read: Read, expected: Undisturbed) -> str:
 
 def status() -> dict[str, Any]:
     """The fleet as `phasewise status` tells it."""
-    reported = json.loads(phasewise("status", "--name", FLEET, "--json", check=False).stdout)
+    reported = json.loads(phasewise("status", FLEET, "--json", check=False).stdout)
     fleet: dict[str, Any] = reported["fleets"][0]
     return fleet
 

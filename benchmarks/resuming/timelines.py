@@ -31,7 +31,7 @@ class Attempts:
 
 async def attempts_of(client: HttpClient, request_ids: Collection[str]) -> list[Attempts]:
     """Of each of these requests; a record is written a moment after its client has the answer."""
-    wanted, found, after = set(request_ids) - {""}, [], 0
+    wanted, found, after = set(request_ids) - {""}, [], "0"
     deadline_s = time.monotonic() + GIVE_UP_S
     while wanted:
         path = f"/phasewise/v1/requests?limit=2000&after={after}"
@@ -40,7 +40,7 @@ async def attempts_of(client: HttpClient, request_ids: Collection[str]) -> list[
             if record["id"] in wanted:
                 wanted.discard(record["id"])
                 found.append(_attempts(record))
-        after = int(dict(reply.headers)[b"x-phasewise-next"])
+        after = dict(reply.headers)[b"x-phasewise-next"].decode()
         if wanted and time.monotonic() > deadline_s:
             raise SystemExit(f"the gateway kept no record of {len(wanted)} requests")
         await asyncio.sleep(0.05)

@@ -1,1 +1,1 @@
-"""What overload.py, drain.py and through_gateway.py have in common: processes, and clients that stream."""
+"""What benchmarks under load have in common: processes, and clients that stream."""

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from random import Random
 
+from phasewise.benchmark.generator import no_garbage_collection, now_s, wait_until
+from phasewise.benchmark.workload.arrivals import OpenLoop, arrival_times_s
 from phasewise.clients.http_client import HttpClient, Timeouts
 from phasewise.core.slo import Slo
-from phasewise.loadgen.generator import no_garbage_collection, now_s, wait_until
-from phasewise.loadgen.workload.arrivals import OpenLoop, arrival_times_s
 
 from .streams import Answer, ask, chat_body, prompts
 

@@ -22,6 +22,8 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
+from phasewise.clients.step_feed import PORT_OFFSET
+
 MODEL = "fake-model"
 READY_WITHIN_S = 60.0
 STOP_WITHIN_S = 10.0
@@ -157,16 +159,31 @@ def free_port() -> int:
         return port
 
 
+def serving_pids(pid: int) -> list[int]:
+    """The processes that a gateway's supervisor keeps; of any other process, itself."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    children = [int(child) for task in tasks for child in task.read_text().split()]
+    served = [child for child in children if b"gateway.processes.child" in _command_line(child)]
+    return served or [pid]
+
+
+def _command_line(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
 def resident_mib(pid: int) -> float:
-    """Memory that a process has in use."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    """Memory that a process has in use, of a gateway those that serve."""
+    pages = sum(int(Path(f"/proc/{each}/statm").read_text().split()[1]) for each in serving_pids(pid))
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def cpu_s(pid: int) -> float:
-    """CPU time that a process has used by itself, its children not counted."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """CPU time that a process has used by itself, of a gateway those that serve."""
+    ticks = 0
+    for each in serving_pids(pid):
+        fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(slots=True)
@@ -220,3 +237,19 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
     if process.stdout is not None:
         process.stdout.close()
+
+
+def free_ports() -> tuple[int, int]:
+    """A port for the engine, whose recorder listens so many above it, and one for the gateway."""
+    for _ in range(100):
+        with (
+            socket.create_server(("127.0.0.1", 0)) as first,
+            socket.create_server(("127.0.0.1", 0)) as second,
+        ):
+            port = first.getsockname()[1] - PORT_OFFSET
+            try:
+                with socket.create_server(("127.0.0.1", port)):
+                    return port, second.getsockname()[1]
+            except (OSError, OverflowError):
+                time.sleep(0.01)
+    raise SystemExit("no free ports")

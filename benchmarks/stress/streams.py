@@ -8,12 +8,12 @@ from random import Random
 
 import orjson
 
+from phasewise.benchmark.generator import now_s
+from phasewise.benchmark.workload.prompts import write_text
 from phasewise.clients.http_client import Headers, HttpClient, StreamedReply
 from phasewise.clients.sse import EventSplitter, content_text, event_data, parse_chunk
 from phasewise.core.errors import UpstreamError
 from phasewise.core.request import Endpoint
-from phasewise.loadgen.generator import now_s
-from phasewise.loadgen.workload.prompts import write_text
 
 ERROR_BODY_LIMIT_BYTES = 64 * 1024
 HEADERS = ((b"content-type", b"application/json"),)
@@ -21,7 +21,7 @@ HEADERS = ((b"content-type", b"application/json"),)
 
 @dataclass(slots=True)
 class Answer:
-    """What a client saw, on the clock of loadgen/generator.py; `failure` says how the conversation broke."""
+    """What a client saw, on the clock of phasewise's generator; `failure` says how the conversation broke."""
 
     sent_s: float
     status: int = 0

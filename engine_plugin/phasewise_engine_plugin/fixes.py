@@ -20,6 +20,7 @@ logger = logging.getLogger("vllm.phasewise_engine_plugin")
 
 NIXL_PROGRESS_DELAY_US = 1000
 _NIXL_BINDINGS = re.compile(r"nixl(_\w+)?\._bindings")
+_MODEL_RUNNER = re.compile(r"vllm\.v1\.worker\.gpu_model_runner")
 
 
 def apply() -> None:
@@ -28,7 +29,7 @@ def apply() -> None:
     """
     if os.environ.get("PHASEWISE_FIXES", "").strip().lower() != "on":
         return
-    for fix in (silence_iteration_log, keep_worker_unpinned, calm_nixl_progress):
+    for fix in (silence_iteration_log, keep_worker_unpinned, calm_nixl_progress, restore_seeded_generators):
         try:
             fix()
         except Exception as error:
@@ -71,13 +72,18 @@ def calm_nixl_progress() -> None:
     With a GPU the engine does not compete for that core and the lower latency is worth it. NIXL takes seconds
     to import, so nothing is imported here: the fix runs when vLLM imports it.
     """
-    if not _on_cpu():
-        return
-    loaded = [module for name, module in list(sys.modules.items()) if _NIXL_BINDINGS.fullmatch(name)]
-    for module in loaded:
-        _delay_progress(module)
-    if not any(isinstance(finder, _AfterImport) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _AfterImport(_NIXL_BINDINGS, _delay_progress))
+    if _on_cpu():
+        _fix_once_imported(_NIXL_BINDINGS, _delay_progress)
+
+
+def restore_seeded_generators() -> None:
+    """On a CPU, undo the random draws of steps that sample in the midst of a prompt.
+
+    vLLM discards what they sample and sets the offset of the request's generator back. A CPU's generator has
+    no offset: any seed beside a prompt that takes several steps would end the engine.
+    """
+    if _on_cpu():
+        _fix_once_imported(_MODEL_RUNNER, _restore_generators)
 
 
 def _on_cpu() -> bool:
@@ -100,18 +106,55 @@ def _delay_progress(bindings: ModuleType) -> None:
     bindings.nixlAgent = _make_calm_agent  # type: ignore[attr-defined]
 
 
+def _restore_generators(model_runner: ModuleType) -> None:
+    runner = model_runner.GPUModelRunner
+    sample, keep_books = runner._sample, runner._bookkeeping_sync
+    if hasattr(sample, "__wrapped__"):
+        return
+
+    @functools.wraps(sample)
+    def _sample_and_restore(self: Any, *args: Any, **kwargs: Any) -> Any:
+        batch = self.input_batch
+        discarded = self.discard_request_mask.np[: batch.num_reqs]
+        drawn = [generator for index, generator in batch.generators.items() if discarded[index]]
+        states = [generator.get_state() for generator in drawn]
+        sampled = sample(self, *args, **kwargs)
+        for generator, state in zip(drawn, states, strict=True):
+            generator.set_state(state)
+        return sampled
+
+    @functools.wraps(keep_books)
+    def _keep_books_without_offsets(self: Any, *args: Any, **kwargs: Any) -> Any:
+        batch = self.input_batch
+        generators, batch.generators = batch.generators, {}
+        try:
+            return keep_books(self, *args, **kwargs)
+        finally:
+            batch.generators = generators
+
+    runner._sample, runner._bookkeeping_sync = _sample_and_restore, _keep_books_without_offsets
+
+
+def _fix_once_imported(names: re.Pattern[str], fix: Callable[[ModuleType], None]) -> None:
+    for name, module in list(sys.modules.items()):
+        if names.fullmatch(name):
+            fix(module)
+    if not any(isinstance(finder, _AfterImport) and finder.names == names for finder in sys.meta_path):
+        sys.meta_path.insert(0, _AfterImport(names, fix))
+
+
 class _AfterImport:
     """An import hook that runs `fix` on the modules whose names match, right after they are loaded."""
 
     def __init__(self, names: re.Pattern[str], fix: Callable[[ModuleType], None]) -> None:
-        self._names = names
+        self.names = names
         self._fix = fix
         self._searching = False
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if self._searching or not self._names.fullmatch(name):
+        if self._searching or not self.names.fullmatch(name):
             return None
         self._searching = True
         try:
@@ -130,6 +173,8 @@ class _AfterImport:
             try:
                 self._fix(module)
             except Exception as error:
-                logger.warning("phasewise: the NIXL fix does not fit and is skipped: %r", error)
+                logger.warning(
+                    "phasewise: the fix of %s does not fit and is skipped: %r", module.__name__, error
+                )
 
         loader.exec_module = _execute_and_fix

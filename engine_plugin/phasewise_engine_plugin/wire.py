@@ -24,7 +24,9 @@ def step_line(seq: int, step: StepTuple) -> bytes:
     transfers = record.pop("transfers")
     if transfers:
         # Omitted where there are none, which is nearly always.
-        record["transfers"] = [{"s": round(it.seconds, 6), "bytes": it.bytes} for it in transfers]
+        record["transfers"] = [
+            {"s": round(transfer.seconds, 6), "bytes": transfer.bytes} for transfer in transfers
+        ]
     return _compact(record).encode() + b"\n"
 
 

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from phasewise.api.compare import compare
     from phasewise.api.diagnose import Diagnosis, diagnose
     from phasewise.api.model_sheet import model_sheet
+    from phasewise.benchmark.compare.verdict import ComparisonResult
     from phasewise.core.errors import PhasewiseError
     from phasewise.costs.sheet.facts import Sheet
-    from phasewise.experiments.compare.verdict import ComparisonResult
 
 __version__ = "0.1.0"
 __all__ = [
@@ -33,7 +33,7 @@ __all__ = [
 _MODULES = {
     "BenchResult": "api.bench",
     "bench": "api.bench",
-    "ComparisonResult": "experiments.compare.verdict",
+    "ComparisonResult": "benchmark.compare.verdict",
     "compare": "api.compare",
     "Diagnosis": "api.diagnose",
     "diagnose": "api.diagnose",

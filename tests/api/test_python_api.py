@@ -17,9 +17,9 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import phasewise
+from phasewise.benchmark.statistics import window as validity
 from phasewise.cli.app import app
 from phasewise.fake_engine.engine import FakeEngineConfig
-from phasewise.loadgen.statistics import window as validity
 from tests.fake_engine_thread import running_fake_engines
 from tests.paths import ROOT
 

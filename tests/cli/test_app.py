@@ -91,7 +91,7 @@ def completed(words):
         ("phasewise ", list(COMMANDS)),
         ("phasewise engine ", ["install", "check", "calibrate", "validate", "fake"]),
         ("phasewise engine ca", ["calibrate"]),
-        ("phasewise down --n", ["--name"]),
+        ("phasewise up --n", ["--name", "--no-engine-keys"]),
     ],
 )
 def test_a_shell_completes_commands_and_options(words, offered):

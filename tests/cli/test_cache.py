@@ -104,9 +104,14 @@ async def gateway_with(desk):
         yield gateway
 
 
+def which(arguments, gateway):
+    """The gateway: what `stats` and `purge` are about, and where `explain` asks."""
+    return ["--gateway", gateway.url] if arguments[0] == "explain" else [gateway.url]
+
+
 async def typed(desk, *arguments, admin_key=ADMIN_KEY, answer=None):
     async with gateway_with(desk) as gateway:
-        whole = ["cache", *arguments, "--gateway", gateway.url, "--admin-key", admin_key]
+        whole = ["cache", *arguments, *which(arguments, gateway), "--admin-key", admin_key]
         return await asyncio.to_thread(CliRunner().invoke, app, whole, input=answer)
 
 
@@ -259,9 +264,7 @@ async def test_what_is_named_is_purged():
 
 async def test_all_is_purged_only_once_it_is_confirmed():
     desk = Desk()
-    rejected = CliRunner().invoke(
-        app, ["cache", "purge", "--all", "--gateway", "http://127.0.0.1:9"], input="n"
-    )
+    rejected = CliRunner().invoke(app, ["cache", "purge", "http://127.0.0.1:9", "--all"], input="n")
     assert rejected.exit_code == 1
     assert not isinstance(rejected.exception, PhasewiseError), "nobody was asked to purge"
     assert (await typed(desk, "purge", "--all", answer="y\n")).exit_code == 0
@@ -270,7 +273,7 @@ async def test_all_is_purged_only_once_it_is_confirmed():
 
 @pytest.mark.parametrize("arguments", [(), ("--all", "--tenant", "a")])
 def test_an_order_that_is_not_clear_reaches_no_gateway(arguments):
-    reported = CliRunner().invoke(app, ["cache", "purge", *arguments, "--gateway", "http://127.0.0.1:9"])
+    reported = CliRunner().invoke(app, ["cache", "purge", "http://127.0.0.1:9", *arguments])
     assert "give either --all or a selection" in reported.exception.message
 
 
@@ -344,7 +347,7 @@ async def test_a_wrong_admin_key_is_said_without_it():
 
 
 def test_nothing_at_the_address_is_one_sentence_and_a_hint():
-    reported = CliRunner().invoke(app, ["cache", "stats", "--gateway", "http://127.0.0.1:9"])
+    reported = CliRunner().invoke(app, ["cache", "stats", "http://127.0.0.1:9"])
     assert "nothing answers at http://127.0.0.1:9" in reported.exception.message
 
 
@@ -358,7 +361,7 @@ async def test_the_commands_follow_a_real_cache_from_shadow_to_purge():
         async with running_gateway(engines, cache=cache) as gateway:
 
             async def reported(*arguments):
-                whole = ["cache", *arguments, "--gateway", gateway.url, "--admin-key", ADMIN_KEY]
+                whole = ["cache", *arguments, *which(arguments, gateway), "--admin-key", ADMIN_KEY]
                 done = await asyncio.to_thread(CliRunner().invoke, app, whole)
                 assert done.exit_code == 0, done.output
                 return done.stdout

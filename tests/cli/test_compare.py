@@ -15,19 +15,19 @@ from urllib.request import urlopen
 import pytest
 from typer.testing import CliRunner
 
+from phasewise.benchmark import session
+from phasewise.benchmark.compare.arms import UrlArm
+from phasewise.benchmark.compare.compare import plan_comparison
+from phasewise.benchmark.compare.runner import METRICS
+from phasewise.benchmark.statistics import window as validity
 from phasewise.cli import measuring
 from phasewise.cli.app import app
 from phasewise.cli.compare import run_comparison
 from phasewise.core.errors import ConfigError, EngineUnreachable, FleetError
 from phasewise.core.slo import DEFAULT_SLO
-from phasewise.experiments.compare.arms import UrlArm
-from phasewise.experiments.compare.compare import plan_comparison
-from phasewise.experiments.compare.runner import METRICS
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
-from phasewise.loadgen import session
-from phasewise.loadgen.statistics import window as validity
-from tests.experiments.compare.test_runner import SPEC, Measuring
+from tests.benchmark.compare.test_runner import SPEC, Measuring
 
 SMALL = ("--requests", "4", "--warm-up", "0", "--prompt-tokens", "40", "--output-tokens", "3", "--seed", "3")
 

@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import signal
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,20 +12,20 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
+from phasewise.benchmark.statistics import window as validity
+from phasewise.benchmark.workload.traces import Trace, TracedRequest, mooncake_lines
 from phasewise.cli import compare_fleet
 from phasewise.cli.app import app
 from phasewise.core.errors import ConfigError, FleetError
 from phasewise.diagnosis.advice.fix import LeverChange
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
-from phasewise.fleet.config import load_fleet
+from phasewise.fleet.config import load_fleet, phasewise_home
 from phasewise.fleet.local.run_files import RunPaths, only_supervisor, write_state
 from phasewise.fleet.local.state import FleetState, MemberState, ProcessIdentity
-from phasewise.loadgen.statistics import window as validity
-from phasewise.loadgen.workload.traces import Trace, TracedRequest, mooncake_lines
-from phasewise.report.fix_trial_view import duration_words
+from phasewise.report.ledger_view import duration_words
 from phasewise.simulator.engine import EngineShape
-from tests.experiments.compare.builders import make_effect, make_fix, make_verdict
+from tests.benchmark.compare.builders import make_effect, make_fix, make_verdict
 
 LOAD = (
     "--requests",
@@ -44,6 +44,25 @@ STEP_S = 0.01
 """So long that a busy machine's hiccups do not turn a ratio around."""
 
 
+@contextmanager
+def running_fleet(home, name):
+    """A fleet that runs as far as the data folder knows, and holds the cores of this machine."""
+    state = FleetState(
+        name=name,
+        model="m",
+        boot_id="b",
+        supervisor=ProcessIdentity(pid=1, start_ticks=1),
+        started_unix_s=0.0,
+        scratch="",
+        engines=(MemberState(name="main-0", url="http://127.0.0.1:9001", log="", cores=(0, 1, 2, 3)),),
+        gateway=MemberState(name="gateway", url="http://127.0.0.1:9002", log=""),
+    )
+    paths = RunPaths(home, name)
+    with only_supervisor(paths):
+        write_state(paths, state)
+        yield
+
+
 @dataclass(frozen=True)
 class FakeFleetArm:
     path: Path
@@ -59,8 +78,9 @@ class FakeFleetArm:
         STARTED.append(self.fleet_name)
         running = load_fleet(self.path).pools[0].levers.max_num_seqs
         config = FakeEngineConfig(shape=EngineShape(max_num_seqs=running), cost=lambda work: STEP_S)
-        async with running_engines(1, config) as (engine,):
-            yield engine.base_url
+        with running_fleet(phasewise_home(os.environ), self.fleet_name):
+            async with running_engines(1, config) as (engine,):
+                yield engine.base_url
 
 
 @pytest.fixture
@@ -87,7 +107,7 @@ def test_a_verification_prints_the_prediction_beside_the_outcome_and_keeps_both(
     done = try_fix(fleet_file, "--ledger", str(ledger))
     assert done.exit_code == 0, done.output
     assert "pools.main.levers.max_num_seqs: 1 -> 8" in done.stdout
-    assert "predicted: TTFT p50 -52% (-99% to -5%)" in done.stderr
+    assert "predicted: TTFT p50 -52% (-5 to -99%)" in done.stderr
     assert STARTED == ["compare-a", "compare-b", "compare-a", "compare-b", "compare-a"]
     shown = CliRunner().invoke(app, ["compare", "--history", "--ledger", str(ledger), "--json"])
     (entry,) = json.loads(shown.stdout)["entries"]
@@ -194,23 +214,10 @@ def test_where_there_is_nothing_to_try_programs_are_reported_why(fleet_file, mon
 
 
 def test_a_running_fleet_in_the_way_is_named_before_anything_starts(fleet_file, tmp_path):
-    member = MemberState(name="main-0", url="http://127.0.0.1:9001", log="", cores=(0, 1, 2, 3))
-    state = FleetState(
-        name="busy",
-        model="m",
-        boot_id="b",
-        supervisor=ProcessIdentity(pid=1, start_ticks=1),
-        started_unix_s=0.0,
-        scratch="",
-        engines=(member,),
-        gateway=MemberState(name="gateway", url="http://127.0.0.1:9002", log=""),
-    )
-    paths = RunPaths(tmp_path / "home", "busy")
-    with only_supervisor(paths):
-        write_state(paths, state)
+    with running_fleet(tmp_path / "home", "busy"):
         done = try_fix(fleet_file)
     assert isinstance(done.exception, FleetError)
-    assert "phasewise down --name busy" in done.exception.hint
+    assert "phasewise down busy" in done.exception.hint
     assert STARTED == []
 
 

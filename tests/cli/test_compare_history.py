@@ -5,13 +5,13 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from phasewise.benchmark.compare.ledger import PredictionCheck
+from phasewise.benchmark.compare.ledger_file import LedgerFile
 from phasewise.cli.app import app
 from phasewise.core.errors import ConfigError
 from phasewise.core.statistics import Interval
-from phasewise.experiments.compare.ledger import PredictionCheck
-from phasewise.experiments.compare.ledger_file import LedgerFile
 from phasewise.report import console
-from tests.experiments.compare.builders import make_outcome, make_prediction
+from tests.benchmark.compare.builders import make_outcome, make_prediction
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ def file(tmp_path):
 def test_every_prediction_stands_beside_its_outcome_with_the_score_below(file):
     done = invoke("--ledger", str(file))
     assert done.exit_code == 0
-    for words in ("batch cap too low", "max_num_seqs 8", "TTFT p50", "(TPOT p50)", "-50%", "-70% to -30%"):
+    for words in ("batch cap too low", "max_num_seqs 8", "TTFT p50", "(TPOT p50)", "-50%", "-30 to -70%"):
         assert words in done.stdout, words
     assert [word in done.stdout for word in ("held", "WRONG SIGN", "open")] == [True] * 3
     assert "Coverage: 1 of 2 lay within the predicted interval (50%; 9% to 91%" in done.stdout

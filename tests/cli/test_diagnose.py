@@ -14,6 +14,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from phasewise.api import diagnose as diagnosing
+from phasewise.benchmark.workload.traces import read_trace
 from phasewise.cli import diagnose as diagnosing_command
 from phasewise.cli.app import app
 from phasewise.clients.host import CpuTimes
@@ -27,10 +28,9 @@ from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.faults import Fault, FaultKind
 from phasewise.fleet.local.run_files import RunPaths, only_supervisor, write_state
 from phasewise.fleet.local.state import FleetState, MemberState, ProcessIdentity
-from phasewise.loadgen.workload.traces import read_trace
 from phasewise.report.diagnosis.words import headline
 from phasewise.simulator.step_times import PRESETS
-from tests.experiments.compare.builders import make_verdict
+from tests.benchmark.compare.builders import make_verdict
 from tests.fake_engine_thread import running_fake_engine
 from tests.paths import ROOT
 

@@ -6,9 +6,9 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from phasewise.benchmark import generator
 from phasewise.cli.app import app
 from phasewise.core.errors import ConfigError
-from phasewise.loadgen import generator
 
 SMALL = ("--requests", "12", "--rate", "50", "--prompt-tokens", "60", "--output-tokens", "8", "--seed", "2")
 

@@ -11,16 +11,16 @@ import time
 import pytest
 from typer.testing import CliRunner
 
+from phasewise.benchmark.demo_traffic import USERS
 from phasewise.cli import up
 from phasewise.cli.app import app
 from phasewise.core.errors import ConfigError
 from phasewise.fleet.engines import environment
-from phasewise.fleet.engines.demo_model import gguf_file
+from phasewise.fleet.engines.known_models import gguf_file
 from phasewise.fleet.local.run_files import read_state
 from phasewise.fleet.local.state import FleetState, MemberState, ProcessIdentity, ProcessStage
 from phasewise.fleet.local.stop import stop_fleet
 from phasewise.fleet.local.supervisor import Assignment
-from phasewise.loadgen.demo_traffic import USERS
 from phasewise.report.fleet_view import FleetDisplay, curl_line, print_ready, runs_on, stage_words
 from tests.fleet.builders import free_engine_port, free_ports, make_plan
 
@@ -134,7 +134,7 @@ def test_demo_fetches_its_model_and_plans_its_traffic(tmp_path, monkeypatch):
     (plan,) = plans
     argv = plan.engines[0].process.argv
     assert int(argv[argv.index("-np") + 1]) < USERS < plan.gateway_file.workers[0].slots
-    assert plan.traffic.process.argv[-2:] == ("phasewise.loadgen.demo_traffic", plan.gateway.url)
+    assert plan.traffic.process.argv[-2:] == ("phasewise.benchmark.demo_traffic", plan.gateway.url)
     assert plan.members[-1] is plan.traffic
 
 

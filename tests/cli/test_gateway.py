@@ -63,7 +63,7 @@ async def test_engines_that_are_down_do_not_keep_the_gateway_from_starting(capsy
 @pytest.mark.parametrize("by", ["address", "file"])
 def test_a_taken_port_is_one_sentence_before_anything_else(monkeypatch, tmp_path, by):
     path = tmp_path / "gateway.yaml"
-    monkeypatch.setattr(command, "serve", lambda *_given, **_more: pytest.fail("it was started"))
+    monkeypatch.setattr(command, "start_gateway", lambda *_given: pytest.fail("it was started"))
     monkeypatch.setattr(command, "_ask_all", lambda _urls: pytest.fail("engines were asked"))
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -134,7 +134,7 @@ def started(monkeypatch, tmp_path):
 
     monkeypatch.setattr(command, "_ask_all", ask_all)
     monkeypatch.setattr(command, "reject_taken_ports", lambda _wanted: None)
-    monkeypatch.setattr(command, "serve", lambda read, _path, _home, **_more: files.append(read()))
+    monkeypatch.setattr(command, "start_gateway", lambda file, *_more: files.append(file))
     return files
 
 
@@ -230,7 +230,7 @@ def test_a_gateways_file_is_read_once_at_the_start(monkeypatch, gateway_file):
     served, read = [], []
     load = command.load_gateway_file
     monkeypatch.setattr(command, "load_gateway_file", lambda path: read.append(path) or load(path))
-    monkeypatch.setattr(command, "serve", lambda *_given, first, **_more: served.append(first))
+    monkeypatch.setattr(command, "start_gateway", lambda file, *_more: served.append(file))
     assert CliRunner().invoke(app, ["gateway", gateway_file]).exit_code == 0
     assert (len(served), len(read)) == (1, 1)
 
@@ -315,7 +315,7 @@ def test_the_endpoint_picker_is_asked_at_its_own_port_with_a_file_too(monkeypatc
     worker = {"name": "w", "url": "http://127.0.0.1:9", "model": "m"}
     file.write_text(json.dumps({"gateway": {"port": 8123}, "workers": [worker]}))
     monkeypatch.setattr(command, "reject_taken_ports", lambda _wanted: None)
-    monkeypatch.setattr(command, "serve", lambda *_given, picker_port, **_more: ports.append(picker_port))
+    monkeypatch.setattr(command, "start_gateway", lambda *given: ports.append(given[-1]))
     for targets in ([str(file)], ["http://127.0.0.1:9"]):
         assert CliRunner().invoke(app, ["gateway", *targets, *options]).exit_code == 0
     assert ports == [port, port]

@@ -16,7 +16,7 @@ from phasewise.report.console import out
 from tests.costs.deployments import deploy
 from tests.paths import ROOT
 
-PAGES = ("docs/explanation/which-lever-when.md", "docs/how-to/size-a-deployment.md")
+PAGES = ("docs/explanation/levers.md", "docs/how-to/size-a-deployment.md")
 BLOCK = re.compile(r"^```\n\$ phasewise (model sheet [^\n]+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 EXCERPTS = [
     pytest.param(command, shown.splitlines(), id=f"{Path(page).stem}-{number}")

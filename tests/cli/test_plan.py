@@ -84,7 +84,7 @@ def test_recorded_timelines_are_traffic(tmp_path):
     file = tmp_path / "timelines.ndjson"
     simulate = ["simulate", "--costs", "cpu-demo", "--rate", "1.5", "--requests", "120", "--seed", "4"]
     assert RUNNER.invoke(app, [*simulate, "--timelines", str(file)]).exit_code == 0
-    plan = facts("--costs", "cpu-demo", "--recorded", str(file), "--no-scan", "--seed", "4", *SLO)
+    plan = facts("--costs", "cpu-demo", "--trace", str(file), "--no-scan", "--seed", "4", *SLO)
     assert plan["requests"] == 120
     # Without marks of what prompts share, all of them are computed.
     own = facts(*FEW, "--no-scan")["chosen"]["engines"]
@@ -96,13 +96,14 @@ def test_a_line_that_is_still_being_written_is_left_out(tmp_path):
     simulate = ["simulate", "--costs", "cpu-demo", "--rate", "1.5", "--requests", "120", "--seed", "4"]
     assert RUNNER.invoke(app, [*simulate, "--timelines", str(file)]).exit_code == 0
     file.write_bytes(file.read_bytes()[:-40])
-    whole = run("--costs", "cpu-demo", "--recorded", str(file), "--no-scan", *SLO)
+    whole = run("--costs", "cpu-demo", "--trace", str(file), "--no-scan", *SLO)
     assert whole.exit_code == 0
     assert "the last line of" in whole.stderr
-    again = RUNNER.invoke(app, ["simulate", "--costs", "cpu-demo", "--recorded", str(file), "--json", *SLO])
+    again = RUNNER.invoke(app, ["simulate", "--costs", "cpu-demo", "--trace", str(file), "--json", *SLO])
     assert json.loads(again.stdout)["fleets"][0]["requests"] == 119
-    file.write_bytes(b"no\n" + file.read_bytes())
-    assert "line 1 is no timeline" in str(run("--costs", "cpu-demo", "--recorded", str(file)).exception)
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join([lines[0], b"no\n", *lines[1:]]))
+    assert "line 2 is no timeline" in str(run("--costs", "cpu-demo", "--trace", str(file)).exception)
 
 
 def test_one_engine_has_nothing_that_binds_fewer():
@@ -152,11 +153,9 @@ def test_measured_step_times_give_intervals(tmp_path):
         ((*FEW, "--attainment", "1.5"), "--attainment 1.5"),
         ((*FEW, "--slo", "tpot=10ms"), "a stream alone on an engine is slower"),
         ((*FEW, "--slo", "ttft=3s,tpot=75ms", "--most-engines", "2"), "2 engines do not meet"),
-        ((*FEW, "--recorded", "no-such-file"), "cannot be read"),
+        ((*FEW, "--trace", "no-such-file"), "cannot be read"),
         ((*FEW, "--gpu", "H100"), "do nothing with --costs"),
         (("--model", LLAMA_70B, "--gpu", "B52", "--rate", "1"), "unknown device"),
-        ((*FEW, "--recorded", LLAMA_70B), "line 1 is no timeline"),
-        ((*FEW, "--recorded", LLAMA_70B, "--trace", LLAMA_70B), "both given"),
     ],
 )
 def test_what_cannot_be_planned_is_rejected_with_a_hint(arguments, words):

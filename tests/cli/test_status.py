@@ -16,7 +16,7 @@ from phasewise.core.errors import FleetError
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.fleet.config import GatewayConfig
 from phasewise.fleet.local.gateway_run import GatewayRun, WorkerReport, living_gateways
-from phasewise.report.gateway_view import print_troubled, state_in_words
+from phasewise.report.fleet_view import print_troubled, state_in_words
 from tests.gateway.gateway_process import home_of, running_process
 from tests.gateway.harness import eventually
 
@@ -92,7 +92,7 @@ def test_programs_get_the_same_facts(status, recorded):
 
 def test_a_named_fleet_is_shown_without_other_gateways(status, recorded):
     recorded.write((report(),))
-    shown = status("--name", "other")
+    shown = status("other")
     assert shown.stdout == ""
     assert "no fleet named other runs here" in shown.stderr
 

@@ -11,8 +11,7 @@ import pytest
 from phasewise.clients import otlp_traces
 from phasewise.clients.otlp_traces import OtlpTraces
 from phasewise.core.errors import ConfigError
-from phasewise.core.trace_context import TraceContext, span_id
-from phasewise.core.trace_span import SpanKind, TraceLoss, TraceSpan
+from phasewise.core.trace_context import SpanKind, TraceContext, TraceLoss, TraceSpan, span_id
 from tests.builders import EPOCH_S, make_timeline
 from tests.otlp_collector import attributes_of, running_collector
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from phasewise.clients import sse
 from phasewise.clients.sse import Chunk, EventSplitter, chunk_id, event_data, parse_chunk
 from phasewise.core.errors import UpstreamError
+from phasewise.core.timeline import EngineAccount
 
 
 def make_event(delta: dict[str, object] | None = None, **fields: object) -> bytes:
@@ -82,15 +83,17 @@ def test_no_text_passes_for_usage_or_an_end(text):
 def test_the_final_chunks_carry_reason_usage_and_metrics():
     last = b'data: {"choices":[{"index":0,"delta":{"content":"z"},"finish_reason":"length"}]}'
     assert parse_chunk(last) == Chunk(has_content=True, finish_reason="length")
-    usage, metrics = {"prompt_tokens": 3}, {"queue_time_ms": 0.1}
-    assert parse_chunk(make_event(usage=usage, metrics=metrics)) == Chunk(usage=usage, metrics=metrics)
+    usage, metrics = {"prompt_tokens": 3}, {"queue_time_ms": 1.0}
+    account = EngineAccount(prompt_tokens=3, queue_s=0.001)
+    assert parse_chunk(make_event(usage=usage, metrics=metrics)) == Chunk(account=account)
 
 
 def test_spaces_after_colons_do_not_hide_anything():
     chunk = parse_chunk(
-        b'data: {"choices": [{"delta": {"content": "a"}, "finish_reason": "stop"}], "usage": {"a": 1}}'
+        b'data: {"choices": [{"delta": {"content": "a"}, "finish_reason": "stop"}],'
+        b' "usage": {"prompt_tokens": 1}}'
     )
-    assert chunk == Chunk(has_content=True, finish_reason="stop", usage={"a": 1})
+    assert chunk == Chunk(has_content=True, finish_reason="stop", account=EngineAccount(prompt_tokens=1))
 
 
 def test_the_end_of_the_stream_is_distinguished_from_text_about_it():

@@ -5,9 +5,7 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from phasewise.clients.engine_report import read_report
-from phasewise.clients.sse import Chunk
-from phasewise.clients.typed_events import ABORTED, finish_reason_of, parse_typed_event, usage_of
+from phasewise.clients.sse import ABORTED, Chunk, finish_reason_of, parse_typed_event
 
 
 def event(name, **data):
@@ -62,26 +60,26 @@ def test_other_events_say_nothing(chunk):
 )
 def test_the_first_event_has_the_engines_id_and_no_count_yet(opening):
     parsed = parse_typed_event(opening)
-    assert (parsed.engine_id, parsed.usage) == ("resp_1", None)
+    assert (parsed.engine_id, parsed.account) == ("resp_1", None)
 
 
 def test_a_response_ends_with_its_counts_and_timings():
     usage = {"input_tokens": 7, "output_tokens": 3, "input_tokens_details": {"cached_tokens": 4}}
     reply = {"status": "incomplete", "usage": usage, "metrics": {"queue_time_ms": 2.0}}
     parsed = parse_typed_event(event("response.completed", response=reply))
-    report = read_report(parsed.usage, parsed.metrics)
+    account = parsed.account
     assert (parsed.done, parsed.finish_reason) == (True, "length")
-    assert (report.prompt_tokens, report.cached_tokens, report.output_tokens) == (7, 4, 3)
-    assert report.spans[0].duration_s == pytest.approx(0.002)
+    assert (account.prompt_tokens, account.cached_tokens, account.output_tokens) == (7, 4, 3)
+    assert account.queue_s == pytest.approx(0.002)
 
 
 def test_a_message_ends_in_two_events_and_its_cached_tokens_are_part_of_the_prompt():
     usage = {"input_tokens": 3, "output_tokens": 2, "cache_read_input_tokens": 4}
     usage["cache_creation_input_tokens"] = 1
     parsed = parse_typed_event(event("message_delta", delta={"stop_reason": "tool_use"}, usage=usage))
-    report = read_report(parsed.usage, parsed.metrics)
+    account = parsed.account
     assert (parsed.done, parsed.finish_reason) == (False, "tool_calls")
-    assert (report.prompt_tokens, report.cached_tokens, report.output_tokens) == (8, 4, 2)
+    assert (account.prompt_tokens, account.cached_tokens, account.output_tokens) == (8, 4, 2)
     assert parse_typed_event(event("message_stop")).done
 
 
@@ -114,9 +112,3 @@ def test_a_failure_of_the_engine_is_an_error(failed):
 )
 def test_plain_replies_end_for_the_same_reasons(reply, reason):
     assert finish_reason_of(reply) == reason
-
-
-def test_counts_under_openais_names_stay_as_they_are():
-    usage = {"prompt_tokens": 1, "completion_tokens": 2}
-    assert usage_of({"usage": usage}) == usage
-    assert usage_of({"usage": None}) is None

@@ -4,14 +4,14 @@ import asyncio
 
 import pytest
 
-from phasewise.clients.engine_metrics import fetch_kv_counters, fetch_load, fetch_metrics, identify_engine
-from phasewise.clients.engine_report import read_report
+from phasewise.clients.engine_metrics import fetch_metrics, fetch_page, identify_engine
 from phasewise.clients.http_client import HttpClient, Timeouts
-from phasewise.clients.listing_feed import ListingFeed
 from phasewise.clients.sse import events_in, parse_chunk
-from phasewise.core.engine_metrics import Series, delta
+from phasewise.clients.step_feed import ListingFeed
+from phasewise.core.engine_metrics import EngineSeries, delta
 from phasewise.core.timeline import Part
 from phasewise.engines import llama_cpp, vllm
+from phasewise.engines.reply import read_account
 from tests.contract.engine_calls import chat_body, post_json
 from tests.gateway.harness import eventually
 
@@ -46,14 +46,13 @@ async def test_it_is_recognised(client, kind):
 
 async def test_it_reports_its_load_and_its_cache(client, engine):
     async def idle():
-        load = await fetch_load(client)
+        page = await fetch_page(client)
         # An engine shared with other tests may still be leaving a request whose client has gone.
-        return load if (load.running, load.waiting) == (0, 0) else None
+        return page if (page.load.running, page.load.waiting) == (0, 0) else None
 
-    load = await eventually(idle)
-    assert load.output_tokens is not None
-    counters = await fetch_kv_counters(client)
-    assert counters.computed_tokens is not None
+    page = await eventually(idle)
+    assert page.load.output_tokens is not None
+    assert page.kv.computed_tokens is not None
 
 
 async def test_its_counters_grow_by_what_was_asked(client, engine):
@@ -62,21 +61,18 @@ async def test_its_counters_grow_by_what_was_asked(client, engine):
 
     async def counted():
         grown = delta(before, await fetch_metrics(client))
-        return grown if grown.counter(Series.OUTPUT_TOKENS) else None
+        return grown if grown.counter(EngineSeries.OUTPUT_TOKENS) else None
 
     grown = await eventually(counted)
-    assert grown.counter(Series.OUTPUT_TOKENS) == pytest.approx(reply["usage"]["completion_tokens"], abs=1)
-    assert grown.counter(Series.PREFIX_QUERIES) >= grown.counter(Series.PREFIX_HITS) >= 0
+    assert grown.counter(EngineSeries.OUTPUT_TOKENS) == pytest.approx(
+        reply["usage"]["completion_tokens"], abs=1
+    )
+    assert grown.counter(EngineSeries.PREFIX_QUERIES) >= grown.counter(EngineSeries.PREFIX_HITS) >= 0
 
 
-async def test_a_step_moves_its_signs(client, engine, kind):
-    adapter = KINDS[kind]
-
+async def test_a_step_moves_its_signs(client, engine):
     async def signs():
-        return {
-            name: rank.signs
-            for name, rank in adapter.ranks_of((await client.fetch("GET", "/metrics")).body).items()
-        }
+        return {name: rank.signs for name, rank in (await fetch_page(client)).ranks.items()}
 
     before = await signs()
     assert before
@@ -90,11 +86,10 @@ async def test_a_step_moves_its_signs(client, engine, kind):
 
 async def test_a_plain_reply_has_the_times_of_its_phases(client, engine):
     reply = await post_json(client, "/v1/chat/completions", long_answer(engine))
-    report = read_report(reply["usage"], reply.get("metrics") or reply.get("timings"))
-    seconds = {span.part: span.duration_s for span in report.spans}
-    assert seconds[Part.PREFILL] > 0
-    assert seconds[Part.DECODE] > 0
-    assert report.output_tokens == OUTPUT_TOKENS
+    account = read_account(reply)
+    assert account.prefill_s > 0
+    assert account.decode_s > 0
+    assert account.output_tokens == OUTPUT_TOKENS
 
 
 async def test_a_stream_has_them_too(client, engine):
@@ -110,9 +105,9 @@ async def test_a_stream_has_them_too(client, engine):
         "POST", "/v1/chat/completions", headers=[(b"content-type", b"application/json")], body=body
     )
     chunks = [parse_chunk(event) for event in events_in(reply.body)]
-    last = next(it for it in chunks if it.usage is not None)
-    assert {span.part for span in read_report(last.usage, last.metrics).spans} >= {Part.PREFILL, Part.DECODE}
-    assert sum(it.has_content for it in chunks) >= OUTPUT_TOKENS // 2
+    account = next(chunk.account for chunk in chunks if chunk.account is not None)
+    assert {span.part for span in account.spans} >= {Part.PREFILL, Part.DECODE}
+    assert sum(chunk.has_content for chunk in chunks) >= OUTPUT_TOKENS // 2
 
 
 async def test_an_engine_that_lists_its_requests_shows_their_steps(client, engine, kind):

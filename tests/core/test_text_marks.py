@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from phasewise.benchmark.workload.prompts import WORDS, stream
 from phasewise.core.prefixes import TEXT_FROM_BYTES, TEXT_LIMIT_BYTES, TEXT_MARKS, text_marks
-from phasewise.loadgen.workload.prompts import WORDS, stream
 
 KEY = b"k" * 32
 

@@ -201,9 +201,16 @@ def test_a_change_of_keys_replaces_no_pod_and_a_change_of_processes_does():
 
 
 def test_engines_that_run_elsewhere_need_no_pool():
-    text = render("--set", f"{A_KEY},{AN_ENGINE}")
+    text = render("--set", f"{A_KEY},{AN_ENGINE},secretName=s")
     assert "http://a:8000" in text
     assert "StatefulSet" not in text
+
+
+@pytest.mark.parametrize(
+    "shared", ["gateway.replicas=1", "secretName=s", "gateway.redisUrl=redis://a:6379/0"]
+)
+def test_one_gateway_needs_nothing_to_share_and_several_need_one_of_two(shared):
+    assert render("--set", f"{A_KEY},{AN_ENGINE},{shared}")
 
 
 @pytest.mark.parametrize(
@@ -211,6 +218,8 @@ def test_engines_that_run_elsewhere_need_no_pool():
     [
         ((AN_ENGINE,), "gateway.apiKeys is empty"),
         ((A_KEY,), "there is no engine"),
+        ((A_KEY, AN_ENGINE), "gateway.redisUrl, or secretName"),
+        ((A_KEY, AN_ENGINE, "gateway.replicas=1", "gateway.processes=2"), "gateway.redisUrl, or secretName"),
         ((A_KEY, AN_ENGINE, "gateway.replica=3"), "replica"),
         ((A_KEY, AN_ENGINE, "gateway.settings.host=127.0.0.1"), "host"),
         ((AN_ENGINE, "gateway.apiKeys[0].sha256=secret"), "sha256"),

@@ -57,7 +57,10 @@ def address(node, tmp_path_factory):
     }
     own.write_text(yaml.safe_dump(values))
     files = ["--values", str(values_of("fake-engines")), "--values", str(own)]
-    node.helm("install", "phasewise", str(CHART), *where(), "--create-namespace", *files, *waiting())
+    node.kubectl("create", "namespace", NAMESPACE)
+    secrets = ["--from-literal=salt-secret=" + "s" * 32, "--from-literal=engine-key=k"]
+    node.kubectl(*where(), "create", "secret", "generic", "phasewise-secrets", *secrets)
+    node.helm("install", "phasewise", str(CHART), *where(), *files, *waiting())
     service = node.get(NAMESPACE, "service", "phasewise-gateway")["spec"]
     return f"http://{service['clusterIP']}:{service['ports'][0]['port']}"
 
@@ -164,4 +167,5 @@ def is_ready(pod):
 def test_an_uninstall_leaves_nothing(node, address):
     node.helm("uninstall", "phasewise", *where(), *waiting())
     kinds = "pods,services,deployments,statefulsets,secrets,poddisruptionbudgets,networkpolicies"
-    wait_for(lambda: node.get(NAMESPACE, kinds)["items"] == [])
+    of_the_chart = "--selector=app.kubernetes.io/name=phasewise"
+    wait_for(lambda: node.get(NAMESPACE, kinds, of_the_chart)["items"] == [])

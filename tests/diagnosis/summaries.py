@@ -3,16 +3,13 @@
 from phasewise.core.latency import PartTime, Stall
 from phasewise.core.slo import Slo
 from phasewise.core.timeline import Part, Source
-from phasewise.diagnosis.analysis.engine_load import EngineLoad, EngineSurroundings, StepShape
+from phasewise.diagnosis.analysis.engine_load import EngineLoad, EngineSurroundings, SeenBy, StepShape
+from phasewise.diagnosis.analysis.prefix_use import PrefixUse
 from phasewise.diagnosis.analysis.stall_causes import ExplainedStall, StallCause
-from phasewise.diagnosis.analysis.window_summary import (
-    PrefixUse,
-    StartSummary,
-    StreamSummary,
-    TokenLedger,
-    WindowSummary,
-    WorkloadShape,
-)
+from phasewise.diagnosis.analysis.streams import StreamSummary
+from phasewise.diagnosis.analysis.token_ledger import TokenLedger
+from phasewise.diagnosis.analysis.ttft import StartSummary
+from phasewise.diagnosis.analysis.window_summary import WindowSummary, WorkloadShape
 from phasewise.diagnosis.rules.find import explain
 
 SLO = Slo(ttft_s=1.0, tpot_s=0.1)
@@ -145,7 +142,7 @@ def make_summary(start=None, stream=None, engines=(), workload=None, **fields):
     return WindowSummary(
         **{
             "window_s": 20.0,
-            "seen_by": "gateway",
+            "seen_by": SeenBy.GATEWAY,
             "start": start or make_start(prefill_s=0.2),
             "stream": stream or make_stream(),
             "workload": workload or make_workload(),

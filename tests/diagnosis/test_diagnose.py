@@ -10,9 +10,9 @@ from phasewise.diagnosis import diagnose as diagnosing
 from phasewise.diagnosis.advice.fix import Advice, LeverChange
 from phasewise.diagnosis.analysis.attribution import readings_of
 from phasewise.diagnosis.diagnose import CALIBRATE, NO_COSTS, Known, diagnose
+from tests.benchmark.compare.builders import make_evidence, make_fix, make_verdict
 from tests.builders import EPOCH_S, make_step, make_timeline
 from tests.diagnosis.predict.traffic_builders import make_fit
-from tests.experiments.compare.builders import make_evidence, make_fix, make_verdict
 
 FIXES = (
     make_fix(LeverChange("max_num_seqs", 8)),

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from phasewise.core.engine_metrics import ScrapedHistogram, delta
 from phasewise.core.slo import Slo
 from phasewise.core.timeline import Part
-from phasewise.diagnosis.analysis.counters import COUNTERS
+from phasewise.diagnosis.analysis.engine_counters import excess_over
+from phasewise.diagnosis.analysis.engine_load import SeenBy
 from phasewise.diagnosis.diagnose import Known, diagnose
-from phasewise.diagnosis.evidence import Evidence, evidence_of, excess_over
+from phasewise.diagnosis.evidence import Evidence, evidence_of
 from phasewise.diagnosis.observed.observation import Observed, TargetKind
 from phasewise.diagnosis.verdict import Ruling, judge
 from phasewise.engines.vllm import parse_metrics
@@ -42,14 +43,14 @@ def seen(timelines=(), **histograms):
     before = page(**{name: (0.0, dict.fromkeys(within, 0)) for name, (_, within) in histograms.items()})
     metrics = (delta(before, page(**histograms)),) if histograms else ()
     return diagnose(
-        Evidence(EPOCH_S, 20.0, "the gateway", tuple(timelines), {}, metrics, ()), SLO, Known()
+        Evidence(EPOCH_S, 20.0, SeenBy.GATEWAY, tuple(timelines), {}, metrics, ()), SLO, Known()
     ).summary
 
 
 def test_plain_replies_alone_are_judged_by_what_the_engine_counted():
     plain = [make_timeline((), request_id=str(index), streamed=False) for index in range(10)]
     late = seen(plain, ttft=(30.0, {"1.0": 0, "5.0": 10, "+Inf": 10}))
-    assert (late.seen_by, late.start.late, late.workload.requests) == (COUNTERS, 10, 10)
+    assert (late.seen_by, late.start.late, late.workload.requests) == (SeenBy.COUNTERS, 10, 10)
     assert judge(late, SLO).ruling is Ruling.SLOW_TO_START
     assert judge(seen(plain), SLO).ruling is Ruling.NOT_ENOUGH_TRAFFIC
 

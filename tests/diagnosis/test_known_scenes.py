@@ -19,7 +19,7 @@ known_scenes = importlib.import_module("known_scenes")
 contradictions = importlib.import_module("planted.contradictions").contradictions
 engine_verdicts = importlib.import_module("engine_verdicts")
 KEPT = sorted(known_scenes.KEPT.glob("*.gz"))
-LLAMA_SCENES = json.loads((engine_verdicts.STRANGERS / "scenes.json").read_text())["scenes"]
+LLAMA_SCENES = json.loads((engine_verdicts.DOCS_ONLY / "scenes.json").read_text())["scenes"]
 NOT_SEEN = {"bursts-of-ten"}
 """The engine had hardly finished one burst when the next came: 93% busy, which is called overload."""
 
@@ -37,7 +37,7 @@ def test_every_scene_is_kept_at_its_levels():
 
 
 @pytest.mark.parametrize("name", [file.name.removesuffix(".gz") for file in KEPT])
-def test_the_verdict_is_an_experts(name):
+def test_the_verdict_is_the_stated_one(name):
     scene_name, level = name.split(".")
     scene = next(scene for scene in known_scenes.SCENES if scene.name == scene_name)
     assert known_scenes.words_of(judged(name)[0]) in scene.expected(level)
@@ -49,7 +49,7 @@ def test_screen_and_page_agree_with_themselves(name):
 
 
 @pytest.mark.parametrize("scene", LLAMA_SCENES, ids=lambda it: it["name"])
-def test_a_llama_cpp_servers_verdict_is_an_experts(scene):
+def test_a_llama_cpp_servers_verdict_is_the_stated_one(scene):
     found = engine_verdicts.judge(scene, engine_verdicts.KEPT / engine_verdicts.file_of(scene))
     if scene["name"] in NOT_SEEN:
         assert not found["right"]

@@ -1,7 +1,7 @@
 """A finding that names steps names their engine where there are several: each numbers its own."""
 
 from phasewise.core.steps import TimedStep
-from phasewise.diagnosis.analysis.window_summary import TokenLedger
+from phasewise.diagnosis.analysis.token_ledger import TokenLedger
 from phasewise.diagnosis.finding import Cause, FactSource
 from tests.builders import EPOCH_S, make_step
 from tests.diagnosis.summaries import make_engine, make_stall, make_stream, make_summary, the_finding

@@ -15,8 +15,9 @@ from phasewise.clients.processes import CpuSource
 from phasewise.core.engine_metrics import ScrapedHistogram
 from phasewise.core.errors import ConfigError, EngineUnreachable
 from phasewise.core.slo import DEFAULT_SLO, Slo
+from phasewise.diagnosis.analysis.engine_counters import share_over
 from phasewise.diagnosis.diagnose import Known, diagnose
-from phasewise.diagnosis.evidence import evidence_of, share_over
+from phasewise.diagnosis.evidence import evidence_of
 from phasewise.diagnosis.finding import Cause
 from phasewise.diagnosis.gather.probe import PROBE_REQUESTS, probe
 from phasewise.diagnosis.gather.target import identify

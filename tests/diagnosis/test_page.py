@@ -10,18 +10,19 @@ import pytest
 from phasewise.core.slo import Slo
 from phasewise.core.step_log import StepLog
 from phasewise.core.timeline import Outcome, Part
-from phasewise.diagnosis.analysis.engine_load import EngineSurroundings
+from phasewise.diagnosis.analysis.engine_load import EngineSurroundings, SeenBy
 from phasewise.diagnosis.analysis.stall_causes import StallCause
 from phasewise.diagnosis.diagnose import Known, diagnose
 from phasewise.diagnosis.evidence import Evidence
 from phasewise.diagnosis.verdict import Ruling
+from phasewise.report.bench.phases import PHASES
 from phasewise.report.diagnosis import stall_scene, words
-from phasewise.report.diagnosis.ledger_rows import PARTS
+from phasewise.report.diagnosis.ledger_rows import OWN_PREFILL
 from phasewise.report.diagnosis.page import MEANINGS, report_page, verdict_strip
-from phasewise.report.diagnosis.sections import engines_table
+from phasewise.report.diagnosis.sections import examples
 from phasewise.report.diagnosis.stall_scene import SPAN_S, STREAM_LIMIT, worst_scenes
 from phasewise.report.diagnosis.step_charts import step_chart
-from phasewise.report.diagnosis.waterfalls import examples
+from phasewise.report.diagnosis.surroundings import engines_table
 from phasewise.report.layout import request
 from tests.builders import EPOCH_S, make_finished, make_span, make_step, make_timeline
 
@@ -71,7 +72,7 @@ def make_evidence(timelines=None, steps=None, **fields):
     defaults = {
         "began_unix_s": EPOCH_S,
         "window_s": 20.0,
-        "seen_by": "the gateway",
+        "seen_by": SeenBy.GATEWAY,
         "timelines": tuple(timelines),
         "logs": {"w0": (StepLog(make_steps() if steps is None else steps),)},
         "metrics": (),
@@ -114,7 +115,7 @@ def test_ids_can_be_copied_with_the_command_that_explains_them():
     page = page_of(make_evidence())
     for text in ("victim-0", "phasewise explain victim-0", "chatcmpl-guilty"):
         assert f'<button type="button" class="copy" data-copy="{text}"' in page, text
-    for unknown in ({"seen_by": "the load generator"}, {"numbered": True}):
+    for unknown in ({"seen_by": SeenBy.GENERATOR}, {"numbered": True}):
         alone = page_of(make_evidence(**unknown))
         assert 'data-copy="victim-0"' in alone
         assert "phasewise explain" not in alone, "no gateway keeps these requests, or not by these ids"
@@ -282,8 +283,8 @@ def test_a_waterfall_names_every_part_that_its_request_waited_for():
 
 
 def test_every_part_that_a_ledger_names_is_defined_or_plain():
-    plain = {"gateway", "cache lookup", "earlier attempts", "KV transfer"}
-    assert set(PARTS.values()) - plain <= set(MEANINGS)
+    plain = {"gateway", "cache lookup", "earlier attempts", "KV transfer", "prefill", "decode"}
+    assert {OWN_PREFILL, *(phase.name for phase in PHASES.values())} - plain <= set(MEANINGS)
 
 
 @pytest.mark.parametrize("cause", StallCause)

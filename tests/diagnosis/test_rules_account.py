@@ -8,13 +8,15 @@ from hypothesis import strategies as st
 
 from phasewise.core.timeline import Part
 from phasewise.diagnosis.analysis.engine_load import Drafts, EngineLoad, EngineSurroundings, StepShape
+from phasewise.diagnosis.analysis.prefix_use import PrefixUse
 from phasewise.diagnosis.analysis.stall_causes import StallCause
-from phasewise.diagnosis.analysis.window_summary import PrefixUse, TokenLedger, Trust
+from phasewise.diagnosis.analysis.token_ledger import TokenLedger
+from phasewise.diagnosis.analysis.window_summary import Trust
 from phasewise.diagnosis.finding import Cause, Phase
 from phasewise.diagnosis.rules.case import Account, Claim, Taken, open_start, open_stream
 from phasewise.diagnosis.rules.find import START_RULES, STREAM_RULES, explain, share_out
+from tests.benchmark.calibrate.builders import make_fit
 from tests.diagnosis.summaries import SLO, causes, make_stall, make_start, make_stream, make_summary
-from tests.experiments.calibrate.builders import make_fit
 
 seconds = st.floats(0.0, 5.0)
 shares = st.floats(0.0, 1.0)

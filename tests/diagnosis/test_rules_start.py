@@ -6,10 +6,11 @@ import pytest
 
 from phasewise.core.timeline import Source
 from phasewise.costs.fit.step import StepCost, decoding
-from phasewise.diagnosis.analysis.engine_load import COUNTERS, PROBE, STEP_RECORD
-from phasewise.diagnosis.analysis.window_summary import EngineStart
+from phasewise.diagnosis.analysis.engine_load import SeenBy
+from phasewise.diagnosis.analysis.ttft import EngineStart
 from phasewise.diagnosis.finding import Cause, Confidence
 from phasewise.diagnosis.rules.case import prompt_work_share
+from tests.benchmark.calibrate.builders import make_fit
 from tests.diagnosis.summaries import (
     causes,
     make_engine,
@@ -22,7 +23,6 @@ from tests.diagnosis.summaries import (
     make_workload,
     the_finding,
 )
-from tests.experiments.calibrate.builders import make_fit
 
 QUEUE = make_start(engine_queue_s=4.0, prefill_s=0.2)
 PREFILL = make_start(prefill_s=3.0)
@@ -315,7 +315,7 @@ def test_a_generator_in_time_leaves_the_unexplained_to_others():
 
 def test_a_unexplained_as_long_as_a_round_trip_is_the_network():
     start = make_start(prefill_s=0.2, unexplained_s=1.5)
-    summary = make_summary(start, engines=[make_engine(round_trip_s=1.2)], seen_by=PROBE)
+    summary = make_summary(start, engines=[make_engine(round_trip_s=1.2)], seen_by=SeenBy.PROBE)
     assert the_finding(summary, Cause.NETWORK_OR_PROXY).confidence is Confidence.HIGH
 
 
@@ -327,7 +327,7 @@ def test_a_round_trip_from_here_proves_nothing_of_the_way_from_the_gateway():
     assert any("from here" in fact.words for fact in finding.facts)
 
 
-@pytest.mark.parametrize("seen_by", [COUNTERS, STEP_RECORD])
+@pytest.mark.parametrize("seen_by", [SeenBy.COUNTERS, SeenBy.STEP_RECORD])
 def test_what_a_clock_within_the_engine_saw_was_not_on_the_way_to_it(seen_by):
     start = make_start(engine_queue_s=0.01, prefill_s=0.2, unexplained_s=1.8)
     calm = make_engine(round_trip_s=1.8, front_end_cores=0.3)
@@ -420,7 +420,7 @@ def test_small_chunks_that_saturate_an_engine_own_its_queue():
 def test_without_a_step_record_long_prompts_that_stall_nobody_are_cut_small():
     prompts = make_start(prefill_s=2.0, source=Source.DERIVED, step_timed=0)
     engine = make_engine(engine_load=make_engine_load(running_mean=1.5, waiting_mean=0.0, waiting_max=0))
-    fields = {"engines": [engine], "seen_by": COUNTERS, "workload": make_workload(shared_share=None)}
+    fields = {"engines": [engine], "seen_by": SeenBy.COUNTERS, "workload": make_workload(shared_share=None)}
     quick, stalled = (
         make_summary(prompts, make_stream(step_timed=0, gap_p99_s=each), **fields) for each in (0.08, 1.5)
     )

@@ -3,10 +3,12 @@
 import pytest
 
 from phasewise.core.steps import TimedStep
-from phasewise.diagnosis.analysis.engine_load import COUNTERS, PROBE, Drafts
+from phasewise.diagnosis.analysis.engine_load import Drafts, SeenBy
 from phasewise.diagnosis.analysis.stall_causes import GuiltyPrompt, StallCause
-from phasewise.diagnosis.analysis.window_summary import TokenLedger, Trust
+from phasewise.diagnosis.analysis.token_ledger import TokenLedger
+from phasewise.diagnosis.analysis.window_summary import Trust
 from phasewise.diagnosis.finding import Cause, Confidence, FactSource
+from tests.benchmark.calibrate.builders import make_fit
 from tests.builders import make_step
 from tests.diagnosis.summaries import (
     SLO,
@@ -21,7 +23,6 @@ from tests.diagnosis.summaries import (
     make_workload,
     the_finding,
 )
-from tests.experiments.calibrate.builders import make_fit
 
 
 def streaming(ledger=None, stalls=(), engines=(), **fields):
@@ -104,7 +105,9 @@ def test_without_steps_stalls_beside_as_many_preemptions_are_laid_to_those():
     assert the_finding(summary, Cause.KV_EXHAUSTED).confidence is Confidence.LOW
 
 
-@pytest.mark.parametrize(("seen_by", "source"), [(COUNTERS, FactSource.COUNTERS), (PROBE, FactSource.CLIENT)])
+@pytest.mark.parametrize(
+    ("seen_by", "source"), [(SeenBy.COUNTERS, FactSource.COUNTERS), (SeenBy.PROBE, FactSource.CLIENT)]
+)
 def test_a_usual_gap_is_reported_by_who_saw_it_and_not_called_an_empty_step(seen_by, source):
     stream = make_stream(
         step_timed=0, step_s=None, gap_p50_s=0.15, tpot_mean_s=0.15, lost_s=40.0, slow=20, ledger=None

@@ -15,9 +15,9 @@ from phasewise.core.timeline import Outcome, Part
 from phasewise.costs.fit.step import prefilling
 from phasewise.diagnosis.analysis.attribution import readings_of
 from phasewise.diagnosis.analysis.ttft import start_summary
+from tests.benchmark.calibrate.builders import make_fit
 from tests.builders import make_attempt, make_span, make_timeline
 from tests.diagnosis.virtual_traffic import COST, WAY_BACK_S, ask, play
-from tests.experiments.calibrate.builders import make_fit
 from tests.strategies import timelines as any_timelines
 
 SLO = Slo(ttft_s=1.0, tpot_s=0.1)

@@ -11,16 +11,17 @@ from phasewise.core.step_log import StepLog
 from phasewise.core.timeline import Outcome, Part, Source
 from phasewise.diagnosis.advice.choose import advise
 from phasewise.diagnosis.analysis.attribution import readings_of
-from phasewise.diagnosis.analysis.engine_load import COUNTERS, EngineSurroundings
+from phasewise.diagnosis.analysis.engine_load import EngineSurroundings, SeenBy
+from phasewise.diagnosis.analysis.prefix_use import prefix_use
 from phasewise.diagnosis.analysis.standstill import Standstill
+from phasewise.diagnosis.analysis.streams import stream_summary
+from phasewise.diagnosis.analysis.token_ledger import TokenLedger
+from phasewise.diagnosis.analysis.ttft import start_summary
 from phasewise.diagnosis.analysis.window_summary import (
-    TokenLedger,
     Trust,
     WindowSummary,
     outcome_counts,
     rejections,
-    start_summary,
-    stream_summary,
     workload_shape,
 )
 from phasewise.diagnosis.analysis.workload_profile import distribution, workload_profile
@@ -47,10 +48,10 @@ def summary_of(timelines, logs=None):
     logs = logs or {}
     return WindowSummary(
         window_s=20.0,
-        seen_by="gateway",
+        seen_by=SeenBy.GATEWAY,
         start=start_summary(timelines, SLO, {}),
         stream=stream_summary(timelines, SLO, readings_of(logs)),
-        workload=workload_shape(timelines, (), 20.0),
+        workload=workload_shape(workload_profile(timelines, 20.0, prefix_use(timelines)), ()),
         outcomes=outcome_counts(timelines),
         rejections=rejections(timelines),
     )
@@ -440,7 +441,7 @@ def test_engine_counters_report_how_many_requests_finished_by_their_outputs(fini
     summary = summary_of(requests())
     outputs = None if finished is None else distribution([30] * finished)
     profile = replace(workload_profile(requests(), 20.0), output_tokens=outputs)
-    counted = replace(summary, seen_by=COUNTERS, outcomes=(("started", 10),), profile=profile)
+    counted = replace(summary, seen_by=SeenBy.COUNTERS, outcomes=(("started", 10),), profile=profile)
     assert judge(counted, SLO).ruling is ruling
 
 

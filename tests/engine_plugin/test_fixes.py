@@ -3,6 +3,7 @@
 import importlib
 import logging
 import sys
+from random import Random
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -23,6 +24,20 @@ def fake_vllm(monkeypatch):
         def discover_numa_topology(cls):
             return [[0, 1]]
 
+    class GPUModelRunner:
+        """Draws a number for each seeded request, and sets a generator back that has no offset."""
+
+        def __init__(self, generators, discarded):
+            self.input_batch = SimpleNamespace(generators=generators, num_reqs=len(discarded))
+            self.discard_request_mask = SimpleNamespace(np=[*discarded, True])
+
+        def _sample(self):
+            return [generator.random() for generator in self.input_batch.generators.values()]
+
+        def _bookkeeping_sync(self):
+            for generator in self.input_batch.generators.values():
+                generator.set_offset(generator.get_offset() - 4)
+
     modules = {
         "vllm": {},
         "vllm.v1": {},
@@ -30,13 +45,26 @@ def fake_vllm(monkeypatch):
         "vllm.v1.metrics.loggers": {"LoggingStatLogger": LoggingStatLogger},
         "vllm.platforms": {"current_platform": SimpleNamespace(is_cpu=lambda: True)},
         "vllm.platforms.cpu": {"CpuPlatform": CpuPlatform},
+        "vllm.v1.worker": {},
+        "vllm.v1.worker.gpu_model_runner": {"GPUModelRunner": GPUModelRunner},
     }
     for name, attributes in modules.items():
         module = ModuleType(name)
         vars(module).update(attributes)
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
-    return SimpleNamespace(logger=LoggingStatLogger, cpu=CpuPlatform, platforms=sys.modules["vllm.platforms"])
+    return SimpleNamespace(
+        logger=LoggingStatLogger,
+        cpu=CpuPlatform,
+        platforms=sys.modules["vllm.platforms"],
+        runner=GPUModelRunner,
+    )
+
+
+class CpuGenerator(Random):
+    """A generator of random numbers that can be saved and restored, and has no offset."""
+
+    get_state, set_state = Random.getstate, Random.setstate
 
 
 @pytest.fixture
@@ -74,9 +102,23 @@ def test_nixl_that_is_loaded_already_is_fixed_too(fake_vllm, fake_nixl):
     assert bindings.nixlAgent("a", SimpleNamespace(pthrDelay=0)) == ("a", 1000)
 
 
+def test_only_the_draws_of_discarded_tokens_are_undone(fake_vllm):
+    fixes.apply()
+    fixes.apply()
+    seeded = {0: CpuGenerator(1), 1: CpuGenerator(2)}
+    runner = fake_vllm.runner(seeded, discarded=[True, False])
+    first, second = runner._sample(), runner._sample()
+    runner._bookkeeping_sync()
+    assert (first[0], first[1]) == (second[0], CpuGenerator(2).random())
+    assert second[1] != first[1]
+    assert runner.input_batch.generators is seeded
+
+
 def test_with_a_gpu_only_the_log_is_silenced(fake_vllm, fake_nixl):
     fake_vllm.platforms.current_platform = SimpleNamespace(is_cpu=lambda: False)
+    sample = fake_vllm.runner._sample
     fixes.apply()
+    assert fake_vllm.runner._sample is sample
     assert fake_vllm.cpu.discover_numa_topology() == [[0, 1]]
     assert fake_nixl().nixlAgent("a", SimpleNamespace(pthrDelay=0)) == ("a", 0)
 

@@ -1,12 +1,10 @@
 """llama.cpp's own words, as its server sends them."""
 
 import orjson
-import pytest
 
-from phasewise.core.engine_metrics import Series
-from phasewise.core.timeline import Part
+from phasewise.core.engine_metrics import EngineSeries
 from phasewise.engines import llama_cpp
-from phasewise.engines.known import engine_of, phase_spans, timings_in
+from phasewise.engines.known import engine_of
 
 METRICS = """\
 # HELP llamacpp:prompt_tokens_total Number of prompt tokens processed.
@@ -42,23 +40,23 @@ def test_it_is_known_by_its_metrics_and_by_its_name():
 
 
 def test_its_load():
-    load = llama_cpp.parse_load(METRICS.encode(), 5.0)
+    load = llama_cpp.read_page(METRICS.encode(), 5.0).load
     assert (load.running, load.waiting, load.steps, load.kv_usage) == (2, 3, 60.0, None)
-    assert llama_cpp.parse_load(b"llamacpp:requests_processing x", 5.0) is None
+    assert llama_cpp.read_page(b"llamacpp:requests_processing x", 5.0).load is None
 
 
 def test_cached_tokens_were_asked_for_too():
     found = llama_cpp.parse_metrics(METRICS, 5.0)
-    assert found.counter(Series.PREFIX_QUERIES) == 400
-    assert found.counter(Series.PREFIX_HITS) == 100
-    assert found.gauge(Series.WAITING) == 3
+    assert found.counter(EngineSeries.PREFIX_QUERIES) == 400
+    assert found.counter(EngineSeries.PREFIX_HITS) == 100
+    assert found.gauge(EngineSeries.WAITING) == 3
 
 
 def test_its_decodes_show_progress():
-    (rank,) = llama_cpp.ranks_of(METRICS.encode()).values()
+    (rank,) = llama_cpp.read_page(METRICS.encode(), 5.0).ranks.values()
     assert rank.running
-    assert b"60" in rank.signs
-    assert llama_cpp.ranks_of(b"go_goroutines 8") == {}
+    assert 60.0 in rank.signs
+    assert llama_cpp.read_page(b"go_goroutines 8", 5.0).ranks == {}
 
 
 def test_its_slots():
@@ -69,14 +67,6 @@ def test_its_slots():
     assert listing.context_tokens == 4096
     assert llama_cpp.parse_listing(b'{"error": {"code": 501}}') is None
     assert llama_cpp.parse_listing(b"<html>") is None
-
-
-def test_its_timings():
-    chunk = {"usage": {}, "timings": {"cache_n": 0, "prompt_n": 6, "prompt_ms": 60.0, "predicted_ms": 250}}
-    spans = {span.part: span.duration_s for span in phase_spans(timings_in(chunk))}
-    assert spans == {Part.PREFILL: pytest.approx(0.06), Part.DECODE: pytest.approx(0.25)}
-    assert phase_spans(timings_in({"timings": {"prompt_ms": "soon"}})) == ()
-    assert timings_in({"timings": None}) is None
 
 
 def test_its_flags():

@@ -2,10 +2,10 @@
 
 import pytest
 
-from phasewise.clients.engine_metrics import fetch_load, fetch_metrics
+from phasewise.clients.engine_metrics import fetch_metrics, fetch_page
 from phasewise.clients.http_client import HttpClient
 from phasewise.core.engine_metrics import LoadReading
-from phasewise.engines.vllm import parse_load
+from phasewise.engines.vllm import read_page
 
 PAGE = b"""# TYPE vllm:num_requests_running gauge
 vllm:num_requests_running{engine="0",model_name="a model"} 3.0
@@ -18,7 +18,7 @@ vllm:kv_cache_usage_perc{engine="1"} 0.7
 
 
 def test_engine_cores_are_added_up_and_their_caches_averaged():
-    assert parse_load(PAGE, 5.0) == LoadReading(5.0, running=4, waiting=2, kv_usage=pytest.approx(0.6))
+    assert read_page(PAGE, 5.0).load == LoadReading(5.0, running=4, waiting=2, kv_usage=pytest.approx(0.6))
 
 
 COUNTED = b"""vllm:iteration_tokens_total_count{engine="0"} 7.0
@@ -32,7 +32,7 @@ http_requests_total{handler="/v1/completions",method="POST",status="5xx"} 1.0
 
 
 def test_counters_are_read_beside_the_gauges_and_only_replies_of_the_api():
-    load = parse_load(PAGE + COUNTED, 5.0)
+    load = read_page(PAGE + COUNTED, 5.0).load
     assert (load.steps, load.step_tokens, load.finished, load.aborted) == (7.0, 99.0, 6.0, 2.0)
     assert (load.rejected, load.failed) == (3.0, 1.0)
 
@@ -41,12 +41,12 @@ def test_counters_are_read_beside_the_gauges_and_only_replies_of_the_api():
     "page", [b"", b"\xff\x00", PAGE.replace(b"kv_cache", b"other"), PAGE.replace(b"3.0", b"x")]
 )
 def test_gauges_that_are_missing_or_no_numbers_give_no_reading(page):
-    assert parse_load(page, 0.0) is None
+    assert read_page(page, 0.0).load is None
 
 
 async def test_a_fake_engine_reports_its_load(fake_engine):
     client = HttpClient(fake_engine.base_url)
-    load, whole = await fetch_load(client), await fetch_metrics(client)
+    load, whole = (await fetch_page(client)).load, await fetch_metrics(client)
     client.close()
     assert (load.running, load.waiting) == (
         whole.gauge("num_requests_running"),

@@ -11,11 +11,10 @@ import pytest
 
 from phasewise.clients.engine_metrics import fetch_metrics
 from phasewise.clients.http_client import HttpClient
-from phasewise.core.errors import UpstreamError
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.simulator.engine import EngineShape
-from phasewise.simulator.kv import Connector, OnLoadFailure
+from phasewise.simulator.kv import Connector
 from tests.contract.engine_calls import COMPLETIONS, STREAM, completion_body, post, post_json, stream, until
 
 KEEP = {"do_remote_decode": True, "do_remote_prefill": False}
@@ -90,24 +89,6 @@ async def test_an_engine_without_a_connector_gives_no_ticket():
         assert b"nixl" not in (await pair.to_prefill.fetch("GET", "/metrics")).body
 
 
-async def test_without_a_connector_the_decode_side_computes_the_prompt_without_a_word():
-    async with running_pair(kv_transfer=None) as pair:
-        assert (await pair.decoded(await pair.ticket())).status == 200
-        counters = await fetch_metrics(pair.to_decode)
-        assert counters.counter("prompt_tokens_by_source_total", source="local_compute") == len(PROMPT)
-        assert pair.prefill.engine.kept_requests == 1
-
-
-async def test_so_does_an_engine_whose_policy_is_to_recompute():
-    recomputing = replace(CONNECTOR, on_failure=OnLoadFailure.RECOMPUTE)
-    async with running_pair(kv_transfer=recomputing) as pair:
-        pair.decode.inject("kv_reject", times=1)
-        assert (await pair.decoded(await pair.ticket())).status == 200
-        counters = await fetch_metrics(pair.to_decode)
-        assert counters.counter("prompt_tokens_by_source_total", source="local_compute") == len(PROMPT)
-        assert counters.counter("nixl_num_failed_transfers_total") == 1
-
-
 @pytest.mark.parametrize("known", [True, False])
 async def test_a_prefill_engine_that_died_is_an_error_and_the_decode_engine_goes_on(known):
     async with running_pair() as pair:
@@ -118,30 +99,6 @@ async def test_a_prefill_engine_that_died_is_an_error_and_the_decode_engine_goes
         assert (await pair.decoded(ticket)).status == 500
         assert (await post(pair.to_decode, COMPLETIONS, pair.handed(None))).status == 200
         assert await pair.nothing_is_left()
-
-
-async def test_a_prefill_engine_that_came_back_does_not_know_old_tickets():
-    async with running_pair() as pair:
-        ticket, side_port = await pair.ticket(), pair.prefill.side_port
-        await pair.prefill.restart()
-        assert pair.prefill.side_port == side_port
-        assert (await pair.decoded(ticket)).status == 500
-        assert (await pair.decoded(await pair.ticket())).status == 200
-
-
-@pytest.mark.parametrize(
-    "fields", [{"model": "other"}, {"shape": EngineShape(block_size=64, total_blocks=728)}]
-)
-async def test_engines_that_differ_do_not_understand_each_other(fields):
-    async with running_pair(**fields) as pair:
-        assert (await pair.decoded(await pair.ticket())).status == 500
-
-
-async def test_rejections_are_counted_down():
-    async with running_pair() as pair:
-        pair.decode.inject("kv_reject", times=2)
-        statuses = [(await pair.decoded(await pair.ticket())).status for _ in range(3)]
-        assert statuses == [500, 500, 200]
 
 
 async def test_a_stream_that_gets_no_kv_ends_with_an_error_event():
@@ -171,24 +128,6 @@ async def test_kv_that_hangs_is_waited_for_until_the_client_gives_up_and_leaves_
         assert await pair.nothing_is_left()
 
 
-async def test_kv_that_hung_comes_when_the_fault_is_cleared():
-    async with running_pair() as pair:
-        ticket = await pair.ticket()
-        pair.decode.inject("kv_hang")
-        waiting = asyncio.ensure_future(pair.decoded(ticket))
-        await asyncio.sleep(0.1)
-        assert not waiting.done()
-        pair.decode.clear_faults()
-        assert (await waiting).status == 200
-
-
-async def test_a_slow_transfer_is_time_in_the_queue():
-    async with running_pair() as pair:
-        pair.decode.inject("kv_slow", factor=50.0)
-        reply = orjson.loads((await pair.decoded(await pair.ticket())).body)
-        assert reply["metrics"]["queue_time_ms"] >= 50 * CONNECTOR.floor_s * 1e3
-
-
 async def test_kv_that_nobody_fetches_is_given_up_even_if_the_engine_has_nothing_to_do():
     async with running_pair(replace(CONNECTOR, lease_s=0.2)) as pair:
         await pair.ticket()
@@ -196,29 +135,6 @@ async def test_kv_that_nobody_fetches_is_given_up_even_if_the_engine_has_nothing
         counters = await fetch_metrics(pair.to_prefill)
         assert counters.counter("nixl_num_kv_expired_reqs_total") == 1
         assert counters.gauge("kv_cache_usage_perc") == 0.0
-
-
-async def test_a_decode_engine_that_dies_waiting_leaves_the_kv_to_its_lease():
-    async with running_pair(replace(CONNECTOR, lease_s=0.5)) as pair:
-        pair.decode.inject("kv_hang")
-        ticket = await pair.ticket()
-        waiting = asyncio.ensure_future(pair.decoded(ticket))
-        assert await until(pair.kv_is_waited_for, within_s=SOON_S)
-        pair.decode.die()
-        with pytest.raises(UpstreamError):
-            await waiting
-        assert await pair.nothing_is_left()
-
-
-async def test_a_ticket_used_twice_gives_another_text():
-    async with running_pair() as pair:
-        ticket = await pair.ticket()
-        right = text_of(await pair.decoded(ticket))
-        # Another salt finds nothing of the first answer in the cache, so everything is read again.
-        body = pair.handed(ticket, cache_salt="other")
-        assert text_of(await post(pair.to_decode, COMPLETIONS, body)) != right
-        counters = await fetch_metrics(pair.to_prefill)
-        assert counters.counter("nixl_num_notifications_after_expiry_total") == 1
 
 
 async def test_requests_that_find_no_room_beside_kept_kv_get_it_as_soon_as_that_is_fetched():

@@ -60,7 +60,7 @@ def fleet(home):
     result = phasewise(home, "up", example, "--detach", "--name", NAME, "--timeout", "240", "--json", *ports)
     assert result.returncode == 0, result.stderr
     yield json.loads(result.stdout)
-    phasewise(home, "down", "--name", NAME)
+    phasewise(home, "down", NAME)
 
 
 def stream_words(url, model):
@@ -139,7 +139,7 @@ def test_a_killed_prefill_engine_is_dead_in_status_at_once_and_serves_again(flee
 
 def test_down_leaves_nothing(fleet, home):
     state = read_state(RunPaths(home, NAME))
-    assert phasewise(home, "down", "--name", NAME).returncode == 0
+    assert phasewise(home, "down", NAME).returncode == 0
     assert [pid for member in state.members for pid in proc_fs.living_in_group(member.process)] == []
     assert not proc_fs.is_alive(state.supervisor)
     assert not Path(state.scratch).exists()

@@ -8,7 +8,7 @@ import time
 from phasewise.fleet.local import process as proc_fs
 from phasewise.fleet.local.plan import ProcessPlan
 from phasewise.fleet.local.state import ProcessStage
-from phasewise.fleet.local.supervisor import Supervisor, _write_gateway_file
+from phasewise.fleet.local.supervisor import FleetSupervisor, _write_gateway_file
 from tests.fleet.builders import make_plan
 
 TOKENS = 30
@@ -51,7 +51,7 @@ async def open_stream(port):
 async def test_a_stream_that_runs_while_the_fleet_is_stopped_comes_to_its_end(tmp_path):
     plan = make_serving_plan(tmp_path)
     _write_gateway_file(plan)
-    supervisor = Supervisor(plan, lambda state: None)
+    supervisor = FleetSupervisor(plan, lambda state: None)
     task = asyncio.create_task(supervisor.run())
     try:
         while not supervisor.state.all_ready:

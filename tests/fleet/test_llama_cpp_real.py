@@ -42,7 +42,7 @@ def fleet(home):
     started = phasewise(home, "up", str(file), "--detach", "--timeout", "120", "--json", *ports)
     assert started.returncode == 0, started.stderr
     yield json.loads(started.stdout)
-    phasewise(home, "down", "--name", NAME)
+    phasewise(home, "down", NAME)
 
 
 def test_a_stream_comes_through_the_gateway(fleet):
@@ -69,7 +69,7 @@ def test_the_engine_answers_only_with_its_key_and_has_its_levers(fleet, home):
 
 def test_down_leaves_nothing(fleet, home):
     state = read_state(RunPaths(home, NAME))
-    assert phasewise(home, "down", "--name", NAME).returncode == 0
+    assert phasewise(home, "down", NAME).returncode == 0
     assert [pid for member in state.members for pid in proc_fs.living_in_group(member.process)] == []
     assert not proc_fs.is_alive(state.supervisor)
     assert {path.suffix for path in (home / "run").iterdir()} == {".lock", ".admin-key"}

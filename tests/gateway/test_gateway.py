@@ -14,7 +14,7 @@ from phasewise.clients.http_client import Timeouts
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.fleet.config import ApiKey, SloClass
-from phasewise.gateway.api import routes
+from phasewise.gateway.api import request_routes
 from phasewise.gateway.api.auth import key_sha256
 from phasewise.gateway.server.client import BODY_LIMIT_BYTES
 from phasewise.scheduling.world import Health
@@ -201,15 +201,15 @@ async def test_a_long_list_is_cut_to_a_page_and_sent_in_pieces(gateway, monkeypa
     for number in range(2_100):
         store.record(make_timeline((0.1,) * 200, request_id=f"r{number}"))
     sizes = []
-    pieces = routes._pieces
+    pieces = request_routes._pieces
     monkeypatch.setattr(
-        routes, "_pieces", lambda lines: [sizes.append(len(it)) or it for it in pieces(lines)]
+        request_routes, "_pieces", lambda lines: [sizes.append(len(it)) or it for it in pieces(lines)]
     )
     page, headers = await requests_page(gateway, "limit=100000&after=0")
     assert page == [f"r{number}" for number in range(2_000)]
     assert headers[b"x-phasewise-more"] == b"1"
     assert len(sizes) > 10
-    assert max(sizes) < 2 * routes.PIECE_BYTES
+    assert max(sizes) < 2 * request_routes.PIECE_BYTES
 
 
 # --- failures --------------------------------------------------------------------------------------------

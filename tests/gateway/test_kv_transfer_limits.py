@@ -6,14 +6,13 @@ import asyncio
 
 import pytest
 
-from phasewise.clients.engine_report import EngineReport
 from phasewise.core.errors import FailureKind, UpstreamError
 from phasewise.core.kv_transfer import KvTicket, KvTransferOutcome
-from phasewise.core.timeline import Part
+from phasewise.core.timeline import EngineAccount
 from phasewise.core.worker import WorkerRef
 from phasewise.gateway.kv_transfer.tickets import KvTransfers
 from phasewise.gateway.upstream.response import Answer
-from tests.builders import make_request, make_span
+from tests.builders import make_request
 
 P0 = WorkerRef("p0", "1")
 TICKET = KvTicket(P0, b"{}", 100, 0.0)
@@ -30,15 +29,15 @@ class Bounds:
         )
 
 
-def make_answer(*spans):
+def make_answer(**phases_s):
     answer = Answer()
-    answer.report = EngineReport(prompt_tokens=120, spans=spans)
+    answer.account = EngineAccount(prompt_tokens=120, **phases_s)
     return answer
 
 
 def test_a_ticket_is_good_for_half_the_lease_from_the_end_of_the_prefill():
     """The reply lay unread for 7 s: the engine had let go of the prompt long before."""
-    answer = make_answer(make_span(Part.ENGINE_QUEUE, 1.0), make_span(Part.PREFILL, 2.0))
+    answer = make_answer(queue_s=1.0, prefill_s=2.0)
     assert Bounds().kv_transfers.good_until_s(100.0, 110.0, answer) == pytest.approx(103.0 + 15.0)
 
 
@@ -47,7 +46,7 @@ def test_an_engine_that_reports_no_times_is_taken_to_have_kept_the_kv_since_its_
 
 
 def test_a_ticket_is_never_good_for_longer_than_what_was_seen():
-    answer = make_answer(make_span(Part.ENGINE_QUEUE, 50.0), make_span(Part.PREFILL, 50.0))
+    answer = make_answer(queue_s=50.0, prefill_s=50.0)
     assert Bounds().kv_transfers.good_until_s(100.0, 110.0, answer) == pytest.approx(125.0)
 
 

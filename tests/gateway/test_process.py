@@ -14,9 +14,11 @@ from phasewise.clients.host import ENOUGH
 from phasewise.core.errors import ConfigError
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.fleet.config import GatewayFile
-from phasewise.gateway import serve
+from phasewise.gateway.processes import start as starting
+from phasewise.gateway.processes.order import GatewaySource
 from tests.gateway.gateway_process import running_process, start
 from tests.gateway.harness import chat_body, events_of, eventually
+from tests.real_engine import free_port
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -40,10 +42,12 @@ def children_of(pid):
 
 async def test_a_gateway_that_is_killed_leaves_no_process_behind(tmp_path):
     async with running_engines(1) as (engine,), running_process(tmp_path, engine) as gateway:
+        (process,) = children_of(gateway.process.pid)
         # It reads large bodies, and is there before the first one comes.
-        (process,) = await eventually(lambda: children_of(gateway.process.pid))
+        (reader,) = await eventually(lambda: children_of(int(process.name)))
         gateway.process.kill()
-        await eventually(lambda: not process.exists())
+        await gateway.ended()
+        await eventually(lambda: not process.exists() and not reader.exists())
 
 
 async def test_it_takes_as_many_sockets_as_the_system_lets_it(tmp_path):
@@ -62,15 +66,15 @@ async def test_it_takes_as_many_sockets_as_the_system_lets_it(tmp_path):
     [
         ("gateway: {port: 99999}\nworkers: []\n", b"gateway.port"),
         (
-            "gateway: {policy: best}\nworkers: [{name: a, url: 'http://x:1', model: m}]\n",
+            "gateway: {policy: best, port: PORT}\nworkers: [{name: a, url: 'http://x:1', model: m}]\n",
             b"least_outstanding",
         ),
-        ("gateway: {}\nworkers: [{name: a, url: 'ftp://x', model: m}]\n", b"ftp://x"),
+        ("gateway: {port: PORT}\nworkers: [{name: a, url: 'ftp://x', model: m}]\n", b"ftp://x"),
     ],
 )
 async def test_a_file_that_cannot_be_used_is_reported_and_exits_with_2(tmp_path, text, reported):
     path = tmp_path / "gateway.yaml"
-    path.write_text(text)
+    path.write_text(text.replace("PORT", str(free_port())))
     process = await start(path)
     _, errors = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 2
@@ -82,9 +86,9 @@ def test_without_a_folder_for_sockets_it_says_what_it_needs(monkeypatch):
     def fails(prefix):
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(serve, "mkdtemp", fails)
+    monkeypatch.setattr(starting, "mkdtemp", fails)
     worker = {"name": "w0", "url": "http://127.0.0.1:9", "model": "m"}
     file = GatewayFile.model_validate({"gateway": {}, "workers": [worker]})
     with pytest.raises(ConfigError, match="Read-only file system") as reported:
-        serve.serve(lambda: file)
+        starting.start_gateway(file, GatewaySource(), None, None)
     assert "tmpfs" in reported.value.hint

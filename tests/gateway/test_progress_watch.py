@@ -7,7 +7,7 @@ import asyncio
 import orjson
 import pytest
 
-from phasewise.engines.vllm import ranks_of
+from phasewise.engines.vllm import read_page
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.scheduling import progress
 from phasewise.scheduling.world import Health
@@ -51,11 +51,11 @@ async def warmed(gateway, engines):
 
 
 def test_ranks_are_read_from_metrics():
-    ranks = ranks_of(METRICS)
-    assert ranks["0"].signs == (b"12.0", b"40.0")
+    ranks = read_page(METRICS, 5.0).ranks
+    assert ranks["0"].signs == (12.0, 40.0)
     assert (ranks["0"].running, ranks["0"].asleep) == (False, True)
     assert (ranks["1"].running, ranks["1"].asleep) == (True, False)
-    assert ranks_of(b"llama_tokens_total 3\n") == {}
+    assert read_page(b"llama_tokens_total 3\n", 5.0).ranks == {}
 
 
 async def test_streams_of_a_hung_core_are_resumed_elsewhere_and_it_returns_when_it_steps_again(impatient):

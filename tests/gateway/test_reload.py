@@ -288,7 +288,7 @@ async def test_a_signal_asks_for_it(caplog):
     async with running_engines(1) as engines, running_gateway(engines, api_keys=keys("a")) as gateway:
         wanted = gateway.file.gateway.model_copy(update={"policy": "none such"})
         gateway.file = gateway.file.model_copy(update={"gateway": wanted})
-        gateway.app.ask_for_reload()
+        gateway.app.begin_reload()
         await eventually(lambda: any("stays as it was" in it.getMessage() for it in caplog.records))
 
 

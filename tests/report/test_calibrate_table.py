@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from phasewise.benchmark.calibrate.result import Seen
 from phasewise.core.statistics import Interval
 from phasewise.costs.fit.step import StepWork, decoding, prefilling
 from phasewise.costs.fit.step_fit import CONFIDENCE
-from phasewise.experiments.calibrate.result import Seen
 from phasewise.report.calibrate_table import describe, render
-from tests.experiments.calibrate.builders import MACHINE, MET, MISSED, make_calibration, make_fit
+from tests.benchmark.calibrate.builders import MACHINE, MET, MISSED, make_calibration, make_fit
 
 
 def printed(calibration, width=80):

@@ -6,10 +6,10 @@ from html import unescape
 import numpy as np
 import pytest
 
-from phasewise.loadgen.statistics.comparison import MetricVerdict
+from phasewise.benchmark.statistics.comparison import MetricVerdict
 from phasewise.report.compare_page import render_page
 from phasewise.report.compare_table import cells, conclusion, notes
-from tests.experiments.compare.test_verdict import RULES, make_pairs, make_result, shown
+from tests.benchmark.compare.test_verdict import RULES, make_pairs, make_result, shown
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 

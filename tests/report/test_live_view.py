@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from io import StringIO
 
-from phasewise.loadgen.generator import RunProgress
+from phasewise.benchmark.generator import RunProgress
 from phasewise.report import live_view
 from phasewise.report.live_view import live_line, status
 

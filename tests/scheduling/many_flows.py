@@ -9,8 +9,9 @@ from random import Random
 
 from phasewise.core.decision import RejectReason
 from phasewise.core.errors import FailureKind
-from phasewise.core.kv_transfer import EngineAccount, pair_ref
+from phasewise.core.kv_transfer import pair_ref
 from phasewise.core.limits import LimitKind, Limits, NotCounted, OverLimit
+from phasewise.core.timeline import EngineAccount
 from phasewise.scheduling import (
     MAX_ATTEMPTS,
     CacheHit,
@@ -237,7 +238,7 @@ class ManyFlows:
 
     def account(self, dice):
         tokens, seconds = dice.choice([None, 100]), dice.choice([None, 0.1])
-        return EngineAccount(tokens, dice.choice([None, 0, 16]), tokens, seconds, seconds, seconds)
+        return EngineAccount(tokens, dice.choice([None, 0, 16]), tokens, seconds, seconds, gap_s=seconds)
 
     def look(self):
         """What the gateway's health watcher does all the time."""

@@ -130,18 +130,18 @@ def test_requests_that_were_placed_are_needs_of_their_pool():
     assert idle.total == 0
 
 
-def test_kv_caches_are_shared_out_by_requests():
+def test_kv_caches_are_shared_out_by_tokens():
     class Others:
-        def booked(self, *_change):
+        def booked(self):
             pass
 
         def loads(self):
-            return {"a": (3, 0, 0, 0, 0)}
+            return {"a": (3, 0, 0, 0)}
 
     worker = make_worker("a")
     world = make_world(worker, neighbours=Others())
     teach(world, worker)
-    world.ledger.book(worker.ref, 0)
+    world.ledger.book(worker.ref, 1)
     (found,) = pools_need(world, SLO, 1.0, kv_used=lambda _name: 0.9).values()
     assert found.total == pytest.approx(0.25)
 

@@ -8,7 +8,8 @@ import pytest
 
 from phasewise.core.decision import Decision, Option, RejectReason, Terms
 from phasewise.core.errors import FailureKind
-from phasewise.core.kv_transfer import EngineAccount, pair_ref
+from phasewise.core.kv_transfer import pair_ref
+from phasewise.core.timeline import EngineAccount
 from phasewise.scheduling import (
     Cancelled,
     Failed,

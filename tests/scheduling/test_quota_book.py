@@ -131,46 +131,6 @@ def test_a_full_bucket_pays_for_exactly_its_limit_however_that_divides_a_minute(
     assert isinstance(answers[-1], OverLimit)
 
 
-def test_a_request_larger_than_the_bucket_needs_a_full_one_and_leaves_a_debt():
-    book, limits = QuotaBook(), Limits(tokens_per_minute=100)
-    assert isinstance(book.take("k", limits, 300, 0.0), Lease)
-    assert book.take("k", limits, 1, 0.0) == OverLimit(LimitKind.TOKENS, pytest.approx(120.6))
-    assert isinstance(book.take("k", limits, 1, 120.6), Lease)
-    assert book.take("k", limits, 300, 121.0) == OverLimit(LimitKind.TOKENS, pytest.approx(59.6))
-
-
-def test_what_was_not_used_comes_back_and_what_was_used_beyond_becomes_a_debt():
-    book, limits = QuotaBook(), Limits(tokens_per_minute=100)
-    first = book.take("k", limits, 100, 0.0)
-    book.settle(first, 40, 0.0)
-    second = book.take("k", limits, 60, 0.0)
-    book.settle(second, 110, 0.0)
-    assert book.take("k", limits, 50, 0.0) == OverLimit(LimitKind.TOKENS, pytest.approx(60.0))
-
-
-def test_tokens_of_unknown_usage_stay_charged():
-    book, limits = QuotaBook(), Limits(tokens_per_minute=100)
-    book.settle(book.take("k", limits, 100, 0.0), None, 0.0)
-    assert isinstance(book.take("k", limits, 1, 0.0), OverLimit)
-
-
-def test_a_rejection_takes_nothing_from_the_limits_that_were_not_reached():
-    book, limits = QuotaBook(), Limits(requests_per_minute=2, max_concurrent=1)
-    lease = book.take("k", limits, 1, 0.0)
-    for _ in range(10):
-        rejected = book.take("k", limits, 1, 0.0)
-        assert rejected == OverLimit(LimitKind.CONCURRENCY, CONCURRENCY_RETRY_S)
-    book.settle(lease, 1, 0.0)
-    assert isinstance(book.take("k", limits, 1, 0.0), Lease)
-
-
-def test_keys_do_not_share():
-    book, limits = QuotaBook(), Limits(requests_per_minute=1)
-    assert isinstance(book.take("a", limits, 1, 0.0), Lease)
-    assert isinstance(book.take("b", limits, 1, 0.0), Lease)
-    assert isinstance(book.take("a", limits, 1, 0.0), OverLimit)
-
-
 def test_settling_twice_is_a_mistake_that_shows():
     book = QuotaBook()
     lease = book.take("k", Limits(max_concurrent=1), 1, 0.0)

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phasewise.costs.fit.step import StepCost
-from phasewise.simulator.counting_engine import NO_SPECULATION, CountedRequest, CountingEngine, Speculation
+from phasewise.simulator.counting_engine import NO_DRAFTS, CountingEngine, DraftedTokens
 from phasewise.simulator.engine import EngineShape, VirtualEngine, VirtualRequest
+from phasewise.simulator.requests import CountedRequest
 
 COST = StepCost(0.011, 24, 0.0013, 0.7e-5, 0.37e-4, 0.0009, 0.0002)
 SHAPE = EngineShape(
@@ -53,7 +54,7 @@ def keys_of(number, ask, block_size):
 class Counted:
     """Drives an engine that counts, in virtual time."""
 
-    def __init__(self, shape, cost, speculation=NO_SPECULATION):
+    def __init__(self, shape, cost, speculation=NO_DRAFTS):
         self.engine = CountingEngine(shape, cost, speculation)
         self.ends_s = inf
         self.now_s = 0.0
@@ -83,7 +84,7 @@ class Counted:
             self.ends_s = self.engine.cut(now_s) or self.ends_s
 
 
-def counted(shape, cost, load, speculation=NO_SPECULATION, *, steps_alone=False):
+def counted(shape, cost, load, speculation=NO_DRAFTS, *, steps_alone=False):
     run = Counted(shape, cost, speculation)
     run.steps_alone = steps_alone
     requests = [
@@ -141,7 +142,7 @@ def test_it_does_what_the_engine_with_tokens_does(load):
 @settings(max_examples=200, deadline=None)
 @given(
     st.lists(asks, min_size=1, max_size=10),
-    st.sampled_from([NO_SPECULATION, Speculation(3, 1.5)]),
+    st.sampled_from([NO_DRAFTS, DraftedTokens(3, 1.5)]),
     st.booleans(),
 )
 def test_a_stretch_of_equal_steps_equals_the_single_steps(load, speculation, prefix_cache):

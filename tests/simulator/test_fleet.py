@@ -12,14 +12,14 @@ from phasewise.core.limits import Limits
 from phasewise.core.worker import Role
 from phasewise.costs.fit.step import StepCost
 from phasewise.simulator.clock import VirtualClock
-from phasewise.simulator.fleet import EnginePool, Failure, FleetPlan, SimulatedFleet
+from phasewise.simulator.fleet import EngineOutage, EnginePool, FleetScenario, SimulatedFleet
 from phasewise.simulator.links import Links, LinkSpeed
 from phasewise.simulator.requests import EngineShape
 from phasewise.simulator.traffic import (
     Content,
     Session,
-    Traffic,
-    Turn,
+    SessionTurn,
+    SimulatedTraffic,
     block_keys,
     conversation,
     tokens_of,
@@ -32,11 +32,11 @@ PAIR = (EnginePool(1, COST, SHAPE, Role.PREFILL), EnginePool(1, COST, SHAPE, Rol
 
 
 def single(at_s, tokens, outputs, text, **fields):
-    return Session(at_s, (Turn((Content(text, tokens),), outputs, **fields),))
+    return Session(at_s, (SessionTurn((Content(text, tokens),), outputs, **fields),))
 
 
 def load(count, every_s=0.1, tokens=300, outputs=40):
-    return Traffic(
+    return SimulatedTraffic(
         [single(every_s * number, tokens + 7 * number, outputs, number) for number in range(count)]
     )
 
@@ -50,7 +50,7 @@ def checked(fleet):
 
 
 def test_every_request_is_answered_and_all_is_released():
-    fleet = SimulatedFleet(FleetPlan((MIXED,)))
+    fleet = SimulatedFleet(FleetScenario((MIXED,)))
     served = fleet.run(load(60))
     assert all(it.answered for it in served)
     assert {it.attempts[0].worker for it in served} == set(fleet.hosts)
@@ -61,7 +61,7 @@ def test_every_request_is_answered_and_all_is_released():
 
 
 def test_the_same_seed_gives_the_same_times_to_the_bit():
-    plan = FleetPlan((MIXED,), gateways=3)
+    plan = FleetScenario((MIXED,), gateways=3)
     one, other = (
         [(it.gateway, it.first_s, it.last_s) for it in SimulatedFleet(plan, seed=5).run(load(80))]
         for _ in range(2)
@@ -72,8 +72,8 @@ def test_the_same_seed_gives_the_same_times_to_the_bit():
 
 def test_a_turn_follows_the_answer_and_finds_its_prefix_cached():
     session = conversation(1.0, 7, [(500, 60, 0.0), (100, 40, 2.5), (100, 40, 0.5)])
-    fleet = SimulatedFleet(FleetPlan((MIXED,)))
-    first, second, third = fleet.run(Traffic([session]))
+    fleet = SimulatedFleet(FleetScenario((MIXED,)))
+    first, second, third = fleet.run(SimulatedTraffic([session]))
     assert (second.prompt_tokens, third.prompt_tokens) == (660, 800)
     assert second.arrived_s == first.last_s + 2.5
     assert third.arrived_s == second.last_s + 0.5
@@ -82,17 +82,17 @@ def test_a_turn_follows_the_answer_and_finds_its_prefix_cached():
 
 
 def test_a_session_without_an_answer_ends():
-    plan = FleetPlan((replace(MIXED, engines=1, slots=1),), queue=0)
+    plan = FleetScenario((replace(MIXED, engines=1, slots=1),), queue=0)
     busy = single(0.0, 4000, 500, 1)
     fleet = SimulatedFleet(plan)
-    served = fleet.run(Traffic([busy, conversation(0.1, 2, [(50, 5, 0.0), (50, 5, 0.1)])]))
+    served = fleet.run(SimulatedTraffic([busy, conversation(0.1, 2, [(50, 5, 0.0), (50, 5, 0.1)])]))
     assert [it.rejected for it in served] == [None, RejectReason.QUEUE_FULL]
 
 
 def test_requests_wait_for_a_slot_and_give_up_in_time():
-    plan = FleetPlan((replace(MIXED, engines=1, slots=2),), max_wait_s=1.5)
+    plan = FleetScenario((replace(MIXED, engines=1, slots=2),), max_wait_s=1.5)
     fleet = SimulatedFleet(plan)
-    served = fleet.run(Traffic([single(0.0, 100, 60, number) for number in range(8)]))
+    served = fleet.run(SimulatedTraffic([single(0.0, 100, 60, number) for number in range(8)]))
     rejected = [it for it in served if it.rejected is RejectReason.QUEUE_TIMEOUT]
     assert 0 < len(rejected) < 6
     assert {it.rejected_s for it in rejected} == {1.5}
@@ -101,9 +101,9 @@ def test_requests_wait_for_a_slot_and_give_up_in_time():
 
 
 def test_limits_hold_in_virtual_time():
-    plan = FleetPlan((MIXED,), limits={"small": Limits(requests_per_minute=6)})
+    plan = FleetScenario((MIXED,), limits={"small": Limits(requests_per_minute=6)})
     sessions = [single(number, 50, 2, number, tenant="small") for number in range(60)]
-    served = SimulatedFleet(plan).run(Traffic(sessions))
+    served = SimulatedFleet(plan).run(SimulatedTraffic(sessions))
     # A full bucket, and one more every ten seconds.
     assert sum(it.answered for it in served) == 6 + 5
     assert {it.rejected for it in served if not it.answered} == {RejectReason.REQUESTS_OVER_LIMIT}
@@ -111,7 +111,7 @@ def test_limits_hold_in_virtual_time():
 
 @pytest.mark.parametrize("rule", [SplitRule.ALWAYS, SplitRule.AUTO])
 def test_a_disaggregated_request_reads_on_one_engine_and_writes_on_another(rule):
-    fleet = SimulatedFleet(FleetPlan(PAIR, split=rule, links=LinkSpeed(bytes_per_s=1e8)))
+    fleet = SimulatedFleet(FleetScenario(PAIR, split=rule, links=LinkSpeed(bytes_per_s=1e8)))
     served = fleet.run(load(20, every_s=0.6, tokens=2000))
     assert all(it.answered for it in served)
     split = [it for it in served if len(it.attempts) == 2]
@@ -137,7 +137,7 @@ def test_transfers_share_a_link():
 
 
 def test_an_engine_that_dies_loses_no_answer_and_comes_back_empty():
-    plan = FleetPlan((MIXED,), failures=(Failure(1.03, "mixed-0", 4.0),))
+    plan = FleetScenario((MIXED,), failures=(EngineOutage(1.03, "mixed-0", 4.0),))
     fleet = SimulatedFleet(plan)
     served = fleet.run(load(80, outputs=100))
     assert all(it.answered for it in served)
@@ -155,8 +155,11 @@ def test_an_engine_that_dies_loses_no_answer_and_comes_back_empty():
 
 
 def test_an_engine_that_dies_with_kv_for_another_costs_an_attempt():
-    plan = FleetPlan(
-        PAIR, split=SplitRule.ALWAYS, links=LinkSpeed(bytes_per_s=1e7), failures=(Failure(2.0, "prefill-0"),)
+    plan = FleetScenario(
+        PAIR,
+        split=SplitRule.ALWAYS,
+        links=LinkSpeed(bytes_per_s=1e7),
+        failures=(EngineOutage(2.0, "prefill-0"),),
     )
     served = SimulatedFleet(plan).run(load(6, every_s=0.2, tokens=2000))
     assert all(it.answered for it in served)
@@ -182,7 +185,7 @@ def talks(count, turns=3):
         conversation(0.3 * number, 1 + number, [(300, 20, 0.5)] * turns, (Content(-1 - number % 5, 256),))
         for number in range(count)
     ]
-    return Traffic(
+    return SimulatedTraffic(
         [
             replace(it, turns=tuple(replace(turn, tenant=f"t{number % 3}") for turn in it.turns))
             for number, it in enumerate(made)
@@ -200,7 +203,7 @@ def talks(count, turns=3):
 )
 def test_a_load_balancer_sends_what_it_hashes_to_one_gateway(spread_by, key_of):
     traffic = talks(40)
-    fleet = SimulatedFleet(FleetPlan((MIXED,), gateways=4, spread_by=spread_by))
+    fleet = SimulatedFleet(FleetScenario((MIXED,), gateways=4, spread_by=spread_by))
     served = fleet.run(traffic)
     turns = {(each.at_s, number): it for each in traffic.sessions for number, it in enumerate(each.turns)}
     by_key: dict[object, set[int]] = {}
@@ -216,7 +219,7 @@ def test_if_a_gateway_is_gone_only_what_it_had_goes_elsewhere():
     def gateways_of(fleet):
         return {it.arrived_s: it.gateway for it in fleet.run(load(80))}
 
-    plan = FleetPlan((MIXED,), gateways=4, spread_by="prefix")
+    plan = FleetScenario((MIXED,), gateways=4, spread_by="prefix")
     before, fewer = gateways_of(SimulatedFleet(plan)), SimulatedFleet(plan)
     del fewer.gateways[1]
     after = gateways_of(fewer)
@@ -227,6 +230,6 @@ def test_if_a_gateway_is_gone_only_what_it_had_goes_elsewhere():
 
 @pytest.mark.parametrize("homes", [True, False])
 def test_gateways_agree_on_homes_only_with_a_secret_in_common(homes):
-    fleet = SimulatedFleet(FleetPlan((replace(MIXED, engines=4),), gateways=3, homes=homes))
+    fleet = SimulatedFleet(FleetScenario((replace(MIXED, engines=4),), gateways=3, homes=homes))
     fleet.run(talks(5))
     assert {bool(it.request.conversation) for it in fleet.requests} == {homes}

@@ -30,29 +30,26 @@ READ_ONLY = {
     # `pace` keeps what it works out: only flows may ask for it.
     "paces": "export is_due kin learn_calm_step pace pace_of_pool",
     "prefixes": "cached_on cached_tokens export held_blocks known_blocks",
-    "queue": "grant hold is_waiting join leave models next_turn reject rejoin release waiting "
-    "waiting_by_tenant",
+    "queue": "grant hold is_waiting join leave models reject rejoin release waiting waiting_by_tenant",
 }
 """The other methods: they change nothing, or only flows call them."""
 FLEETS = {"mixed": [Role.MIXED] * 3, "disaggregated": [Role.PREFILL, Role.DECODE, Role.DECODE, Role.MIXED]}
 
 
 class Neighbours:
-    """Other processes that now and then have load, and now and then a turn."""
+    """Other replicas that now and then have load."""
 
     def __init__(self, seed):
         self.dice = Random(seed)  # noqa: S311 - no secret
 
-    def booked(self, *change):
+    def booked(self):
         pass
 
-    served = waiting = booked
+    def served(self, *_prompt):
+        pass
 
     def loads(self):
-        return {"w0": [1, 90, 40, 1, 1]} if self.dice.random() < 0.2 else {}
-
-    def give_way(self, _now_s):
-        return self.dice.random() < 0.1
+        return {"w0": [90, 40, 1, 1]} if self.dice.random() < 0.2 else {}
 
 
 class RecordedFlows(ManyFlows):
@@ -84,9 +81,6 @@ class RecordedFlows(ManyFlows):
     def check(self):
         self.world.cluster.check_invariants()
         self.world.ledger.check_invariants()
-
-    def check_order(self, before):
-        """Other processes may come first."""
 
 
 def recorded_run(happenings, roles, rules, neighbours=None):
@@ -282,7 +276,7 @@ def test_a_line_that_was_cut_off_is_left_out(busy_day):
     assert not result.complete
 
 
-HEAD = '{"version": 1, "rules": {"is": "SchedulingRules", "policy": "round_robin"}, "workers": []'
+HEAD = '{"version": 2, "rules": {"is": "SchedulingRules", "policy": "round_robin"}, "workers": []'
 HEAD += ', "has_neighbours": false}'
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.bench_power import PhaseScaled
 from phasewise.clients.http_client import HttpClient
 from phasewise.clients.step_feed import StepFeed
 from phasewise.costs.fit.step import StepCost
@@ -17,7 +18,6 @@ from phasewise.fake_engine.fleet import running_engines
 from phasewise.fake_engine.jitter import Jitter
 from phasewise.simulator.engine import VirtualRequest
 from phasewise.simulator.run import run_closed, run_virtually
-from phasewise.simulator.step_times import PhaseScaled
 from tests.contract.engine_calls import COMPLETIONS, completion_body, post_json
 from tests.fake_engine.engine_builders import make_engine, make_request
 

@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.bench_power import PhaseScaled
 from phasewise.core.errors import ConfigError
 from phasewise.costs.fit.step import StepWork
-from phasewise.simulator.step_times import PhaseScaled, preset
+from phasewise.simulator.step_times import preset
 
 CHUNK = 2048
 
@@ -99,8 +100,3 @@ def test_both_phases_slower_alike_make_the_whole_step_slower(work, factor):
 def test_any_function_of_the_work_can_be_scaled():
     scaled = PhaseScaled(lambda work: 1.0 + work.prompt_tokens, prefill=2.0)
     assert scaled(StepWork(prompt_tokens=3, decode_tokens=1, requests=2)) == 1.0 + 2.0 * 3
-
-
-def test_a_phase_cannot_take_no_time():
-    with pytest.raises(ConfigError, match="hint: use factors above 0"):
-        PhaseScaled(preset("fast"), decode=0.0)

@@ -5,39 +5,29 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import numpy as np
 import orjson
 
-from phasewise.api.call import (
-    admin_key_or_default,
-    api_key_or_default,
-    check_range,
-    chosen,
-    run,
-    seed_or_random,
-)
+from phasewise.api.call import admin_key_or_default, check_range, run
 from phasewise.api.diagnose import Diagnosis, diagnosis_of
+from phasewise.api.load_options import LoadArguments, LoadOptions, takes_load_options
 from phasewise.api.targets import subject_of
+from phasewise.benchmark.results import BenchReport, build_report
+from phasewise.benchmark.run import BenchRun
+from phasewise.benchmark.session import CacheState, RunSpec, measure
+from phasewise.benchmark.statistics.summary import Summary
 from phasewise.clients.host import allow_many_streams
 from phasewise.clients.http_client import origin
 from phasewise.core.errors import UsageError
-from phasewise.core.slo import DEFAULT_SLO, Slo, parse_slo
+from phasewise.core.slo import Slo
 from phasewise.costs.fit.step_fit import StepFit
 from phasewise.diagnosis.diagnose import Known
 from phasewise.diagnosis.gather.costs_file import load_fit
 from phasewise.diagnosis.gather.own_run import concurrency_of, observed
 from phasewise.diagnosis.gather.target import identify
 from phasewise.diagnosis.verdict import verdict_record
-from phasewise.loadgen.results import BenchReport, build_report
-from phasewise.loadgen.run import BenchRun
-from phasewise.loadgen.session import CacheState, RunSpec, measure
-from phasewise.loadgen.statistics.summary import Summary
-from phasewise.loadgen.workload import choices
-from phasewise.loadgen.workload.arrivals import Spacing
-from phasewise.loadgen.workload.plan import PlanSpec
-from phasewise.loadgen.workload.presets import PresetName
 from phasewise.report.bench.wording import load_in_words
 
 DEFAULT_REQUESTS = 32
@@ -80,27 +70,11 @@ def bench_result(report: BenchReport, seed: int, load: str, diagnosis: Diagnosis
     return BenchResult(*latencies, report, seed, load, diagnosis)
 
 
+@takes_load_options()
 def bench(
     url: str,
     *,
-    concurrency: int | None = None,
-    rate: float | None = None,
-    requests: int | None = None,
-    duration: float | None = None,
-    spacing: str = Spacing.POISSON,
-    burstiness: float = 1.0,
-    speed: float = 1.0,
-    preset: str = PresetName.CHAT,
-    prompt_tokens: int | None = None,
-    output_tokens: int | None = None,
-    shared_prefix_tokens: int | None = None,
-    shared_prefixes: int | None = None,
-    turns: int = 1,
-    think: float = 1.0,
     cache: str = CacheState.COLD,
-    trace: str | Path | None = None,
-    seed: int | None = None,
-    slo: str = "",
     warm_up: int | None = None,
     diagnose: bool = False,
     costs: str | Path | None = None,
@@ -109,41 +83,27 @@ def bench(
     api_key: str | None = None,
     timeout: float = 600.0,
     steps_url: str | None = None,
+    **options: Unpack[LoadArguments],
 ) -> BenchResult:
     """Measure an engine or a gateway from the client's side: TTFT, TPOT, ITL, E2E, stalls and goodput.
 
     Works like `phasewise bench URL`, with the same options. Raises PhasewiseError.
     """
     check_range("--warm-up", warm_up, 0)
-    file = None if trace is None else Path(trace)
     address = origin(url)
-    spec = RunSpec(
-        plan=PlanSpec(
-            source=choices.choose_source(
-                chosen("--preset", preset, PresetName),
-                file,
-                prompt_tokens,
-                output_tokens,
-                shared_prefix_tokens,
-                shared_prefixes,
-            ),
-            load=choices.choose_load(
-                rate, chosen("--spacing", spacing, Spacing), burstiness, concurrency, speed if trace else None
-            ),
-            requests=requests_or_default(requests, duration),
-            duration_s=duration,
-            conversations=choices.choose_conversations(turns, think),
-        ),
-        seed=seed_or_random(seed),
-        cache=chosen("--cache", cache, CacheState),
+    load = LoadOptions.of(options)
+    spec = load.run_spec(
+        load.source(),
+        requests_or_default(load.requests, load.duration),
+        cache=cache,
         model=model,
-        api_key=api_key_or_default(api_key),
-        admin_key=admin_key_or_default(admin_key, address),
+        api_key=api_key,
         timeout_s=timeout,
+        admin_key=admin_key_or_default(admin_key, address),
         steps_url=steps_url,
     )
     check_warm_up(warm_up, spec.plan.requests)
-    objective, fit = parse_slo(slo, DEFAULT_SLO), None if costs is None else load_fit(Path(costs))
+    objective, fit = load.objectives(), None if costs is None else load_fit(Path(costs))
     allow_many_streams()
 
     async def measured() -> tuple[BenchRun, Diagnosis | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from phasewise.benchmark.compare.arms import FLEET_FILES
 from phasewise.clients.http_client import is_address, origin
 from phasewise.core.errors import FleetError, UsageError
 from phasewise.core.units import counted
@@ -11,7 +12,6 @@ from phasewise.diagnosis.gather.target import WatchTarget
 from phasewise.diagnosis.observed.bundle import MAGIC
 from phasewise.diagnosis.observed.observation import EngineSeen, Observed, TargetKind
 from phasewise.engines.known import engine_named
-from phasewise.experiments.compare.arms import FLEET_FILES
 from phasewise.fleet.config import is_gateway_file, load_fleet, load_gateway_file
 from phasewise.fleet.local.gateway_run import gateway_url
 from phasewise.fleet.local.run_files import RunPaths, is_supervised, read_state
@@ -56,8 +56,8 @@ def _what_is_wrong(path: Path) -> str:
 def subject_of(target: WatchTarget | Observed) -> str:
     """The target in words, for the head of a verdict."""
     if target.kind is not TargetKind.GATEWAY:
-        watched = (it.engine if isinstance(it, EngineSeen) else it for it in target.engines)
-        kind = next((it.kind for it in watched), None)
+        watched = (each.engine if isinstance(each, EngineSeen) else each for each in target.engines)
+        kind = next((engine.kind for engine in watched), None)
         return f"{target.url} ({engine_named(kind).TITLE} engine)"
     engines = counted(len(target.engines), "engine")
     return f"{target.url} (gateway, {engines})"

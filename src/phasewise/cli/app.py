@@ -41,10 +41,7 @@ PANELS: Panels = {
         "diagnose": Leaf(
             "diagnose:diagnose", "Find out whether a model is slow to start or slow to stream, and why."
         ),
-        "requests": Leaf("requests:requests", "List a gateway's finished requests, the newest or slowest."),
-        "explain": Leaf(
-            "explain:explain", "Show where a request's time went, and why it went to its engine."
-        ),
+        "explain": Leaf("explain:explain", "Show where a request's time went and why, or list requests."),
     },
     "Prove": {
         "bench": Leaf("bench:bench", "Measure TTFT, TPOT, stalls and goodput under load."),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Unpack
 
 import orjson
 import typer
@@ -17,26 +17,24 @@ from phasewise.api.bench import (
     diagnosed,
     requests_or_default,
 )
-from phasewise.api.call import admin_key_or_default, seed_or_random
+from phasewise.api.call import admin_key_or_default
 from phasewise.api.diagnose import Diagnosis
+from phasewise.api.load_options import LoadArguments, LoadOptions
+from phasewise.benchmark.run import BenchRun
+from phasewise.benchmark.session import CacheState, RunSpec
+from phasewise.benchmark.workload.arrivals import OpenLoop
 from phasewise.cli import options
 from phasewise.cli.bench_modes import BenchResults, Job, parse_sweep, run_loads, run_search
+from phasewise.cli.load_options import Cache, load_options
 from phasewise.cli.measuring import page_facts, repeating_command
-from phasewise.cli.options import Costs
-from phasewise.cli.outputs import reject_unwritable
+from phasewise.cli.options import AdminKey, Costs, StepsUrl
+from phasewise.cli.outputs import reject_unwritable, say
 from phasewise.clients import event_loop
 from phasewise.clients.host import allow_many_streams
 from phasewise.clients.http_client import origin
 from phasewise.core import timeline_record
 from phasewise.core.errors import UsageError
-from phasewise.core.slo import DEFAULT_SLO, parse_slo
 from phasewise.diagnosis.gather.costs_file import load_fit
-from phasewise.loadgen.run import BenchRun
-from phasewise.loadgen.session import CacheState, RunSpec
-from phasewise.loadgen.workload import choices
-from phasewise.loadgen.workload.arrivals import OpenLoop, Spacing
-from phasewise.loadgen.workload.plan import PlanSpec
-from phasewise.loadgen.workload.presets import PresetName
 from phasewise.report.bench.page import render_page
 from phasewise.report.bench.table import render, render_max_rate, render_sweep
 from phasewise.report.console import err, out
@@ -46,46 +44,11 @@ from phasewise.report.diagnosis.screen import show
 FIRST_RATE_PER_S = 1.0
 
 
+@load_options(f"Number of requests to send. (default: {DEFAULT_REQUESTS}, unless --duration is given)")
 def bench(
     url: Annotated[str, typer.Argument(help="An engine or a gateway, such as http://127.0.0.1:8000.")],
     *,
-    concurrency: options.Concurrency = None,
-    rate: options.Rate = None,
-    requests: Annotated[
-        int | None,
-        typer.Option(
-            help=f"Number of requests to send. (default: {DEFAULT_REQUESTS}, unless --duration is given)",
-            rich_help_panel=options.WHEN,
-        ),
-    ] = None,
-    duration: Annotated[
-        float | None,
-        typer.Option(
-            help="Send requests for this many seconds, then wait for the replies.",
-            rich_help_panel=options.WHEN,
-        ),
-    ] = None,
-    spacing: options.SpacingChoice = Spacing.POISSON,
-    burstiness: options.Burstiness = 1.0,
-    speed: options.Speed = 1.0,
-    preset: options.Preset = PresetName.CHAT,
-    prompt_tokens: options.PromptTokens = None,
-    output_tokens: options.OutputTokens = None,
-    shared_prefix_tokens: options.SharedPrefixTokens = None,
-    shared_prefixes: options.SharedPrefixes = None,
-    turns: options.Turns = 1,
-    think: options.Think = 1.0,
-    cache: options.Cache = CacheState.COLD,
-    trace: options.TraceFile = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="Repeat the arrival times, lengths and words of another run.",
-            rich_help_panel=options.WHAT,
-        ),
-    ] = None,
-    slo: options.SloText = "",
+    cache: Cache = CacheState.COLD,
     html: options.HtmlPage = None,
     as_json: options.AsJson = False,
     timelines: Annotated[
@@ -111,15 +74,7 @@ def bench(
         ),
     ] = False,
     costs: Costs = None,
-    admin_key: Annotated[
-        str | None,
-        typer.Option(
-            envvar="PHASEWISE_ADMIN_KEY",
-            help="A gateway's admin key, for its engines' counters and tokenizer. (default: found for a "
-            "gateway on this machine)",
-            rich_help_panel=options.SERVER,
-        ),
-    ] = None,
+    admin_key: AdminKey = None,
     sweep: Annotated[
         str,
         typer.Option(
@@ -145,36 +100,24 @@ def bench(
     model: options.Model = None,
     api_key: options.ApiKey = None,
     timeout: options.Timeout = 600.0,
-    steps_url: Annotated[
-        str | None,
-        typer.Option(
-            help="Address of the engine's step recorder. (default: the engine's port + 10000)",
-            rich_help_panel=options.SERVER,
-        ),
-    ] = None,
+    steps_url: StepsUrl = None,
+    **load_arguments: Unpack[LoadArguments],
 ) -> None:
     """Measure an engine or a gateway from the client's side: TTFT, TPOT, stalls, goodput, and the parts of
     TTFT.
     """
-    spec = RunSpec(
-        plan=PlanSpec(
-            source=choices.choose_source(
-                preset, trace, prompt_tokens, output_tokens, shared_prefix_tokens, shared_prefixes
-            ),
-            load=choices.choose_load(rate, spacing, burstiness, concurrency, speed if trace else None),
-            requests=requests_or_default(requests, duration),
-            duration_s=duration,
-            conversations=choices.choose_conversations(turns, think),
-        ),
-        seed=seed_or_random(seed),
+    load = LoadOptions.of(load_arguments)
+    spec = load.run_spec(
+        load.source(say),
+        requests_or_default(load.requests, load.duration),
         cache=cache,
         model=model,
         api_key=api_key,
-        admin_key=admin_key_or_default(admin_key, origin(url)),
         timeout_s=timeout,
+        admin_key=admin_key_or_default(admin_key, origin(url)),
         steps_url=steps_url,
     )
-    job = Job(origin(url), spec, parse_slo(slo, DEFAULT_SLO), warm_up)
+    job = Job(origin(url), spec, load.objectives(), warm_up)
     _check_outputs(timelines, html)
     if diagnose and (sweep or find_max_rate):
         raise UsageError(
@@ -184,18 +127,18 @@ def bench(
     fit = None if costs is None else load_fit(costs)
     check_warm_up(warm_up, None if find_max_rate else spec.plan.requests)
     if find_max_rate:
-        _check_search(sweep, requests, duration, concurrency, attainment)
-        start = OpenLoop(rate or FIRST_RATE_PER_S, spacing, burstiness)
+        _check_search(sweep, load, attainment)
+        start = OpenLoop(load.rate or FIRST_RATE_PER_S, load.spacing, load.burstiness)
         work = _undiagnosed(run_search(job, start, attainment))
     elif sweep:
-        if rate is not None or concurrency is not None:
+        if load.rate is not None or load.concurrency is not None:
             raise UsageError(
                 "--sweep was given together with --rate or --concurrency",
                 hint="remove --rate and --concurrency",
             )
-        loads = parse_sweep(sweep, spacing, burstiness)
-        for load in loads:
-            replace(spec.plan, load=load)  # raises now if invalid, before the first load is measured
+        loads = parse_sweep(sweep, load.spacing, load.burstiness)
+        for each in loads:
+            replace(spec.plan, load=each)  # raises now if invalid, before the first load is measured
         work = _undiagnosed(run_loads(job, loads))
     elif diagnose:
         work = diagnosed(job.url, spec, job.slo, fit, lambda: run_loads(job, (spec.plan.load,)), _only_run)
@@ -209,7 +152,7 @@ def bench(
     _write_timelines(timelines, results)
     if html is not None:
         html.write_text(_page(results, spec, diagnosis), encoding="utf-8")
-        err.print(f"wrote {html}", soft_wrap=True)
+        say(f"wrote {html}")
     _print(results, spec, diagnosis, is_sweep=bool(sweep), as_json=as_json)
     _leave(results)
 
@@ -237,10 +180,8 @@ def _page(results: BenchResults, spec: RunSpec, diagnosis: Diagnosis | None) -> 
     )
 
 
-def _check_search(
-    sweep: str, requests: int | None, duration: float | None, concurrency: int | None, attainment: float
-) -> None:
-    if sweep or (requests, duration, concurrency) != (None, None, None):
+def _check_search(sweep: str, load: LoadOptions, attainment: float) -> None:
+    if sweep or (load.requests, load.duration, load.concurrency) != (None, None, None):
         raise UsageError(
             "--find-max-rate was given together with --sweep, --requests, --duration or --concurrency",
             hint="remove them: the search chooses the rates and the number of requests",

@@ -8,23 +8,23 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from phasewise.cli.measuring import measure_with_view
-from phasewise.cli.outputs import Interrupts
-from phasewise.core.errors import UsageError
-from phasewise.core.latency import e2e_s, meets
-from phasewise.core.slo import Slo
-from phasewise.core.units import significant
-from phasewise.loadgen.results import build_report
-from phasewise.loadgen.session import RunSpec
-from phasewise.loadgen.statistics.max_rate import (
+from phasewise.benchmark.results import build_report
+from phasewise.benchmark.session import RunSpec
+from phasewise.benchmark.statistics.max_rate import (
     MaxRate,
     StopSearch,
     TrialOutcome,
     clustering_of,
     search_max_rate,
 )
-from phasewise.loadgen.workload.arrivals import ClosedLoop, Load, OpenLoop, Spacing
-from phasewise.report.bench.page import Measured
+from phasewise.benchmark.workload.arrivals import ClosedLoop, Load, OpenLoop, Spacing
+from phasewise.cli.measuring import measure_with_view
+from phasewise.cli.outputs import Interrupts
+from phasewise.core.errors import UsageError
+from phasewise.core.latency import e2e_s, meets
+from phasewise.core.slo import Slo
+from phasewise.core.units import significant
+from phasewise.report.bench.phases import Measured
 from phasewise.report.bench.wording import load_in_words
 
 

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import orjson
 import typer
 
-from phasewise.cli.options import AdminKey
-from phasewise.cli.targets import GatewayOption, ask, gateway_address
+from phasewise.cli.options import AdminKey, AsJson
+from phasewise.cli.targets import GATEWAY_ARGUMENT, GatewayArgument, GatewayOption, ask, gateway_address
 from phasewise.clients.http_client import Timeouts
 from phasewise.core.errors import ConfigError, UsageError
 from phasewise.core.units import counted
@@ -23,7 +23,6 @@ PATH = "/phasewise/v1/cache"
 PATIENT = Timeouts(connect_s=3.0, head_s=45.0, idle_s=45.0)
 """The gateway allows its store half a minute for these requests."""
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 Tenant = Annotated[
     str | None, typer.Option(help="The tenant whose answers are meant, as client keys name it.")
 ]
@@ -32,12 +31,12 @@ Namespace = Annotated[
 ]
 
 
-def stats(gateway: GatewayOption = None, admin_key: AdminKey = None, as_json: AsJson = False) -> None:
+def stats(gateway: GatewayArgument = None, *, admin_key: AdminKey = None, as_json: AsJson = False) -> None:
     """Show what the cache served, or would have served, how often that was wrong, and what it saved.
 
     The last line says what to do next. The counts are those of one gateway since it started.
     """
-    report = _asked(gateway, admin_key, "GET", PATH)
+    report = _asked(gateway, admin_key, "GET", PATH, named=GATEWAY_ARGUMENT)
     if as_json:
         typer.echo(orjson.dumps(report).decode())
     else:
@@ -45,6 +44,8 @@ def stats(gateway: GatewayOption = None, admin_key: AdminKey = None, as_json: As
 
 
 def purge(
+    gateway: GatewayArgument = None,
+    *,
     tenant: Tenant = None,
     namespace: Namespace = None,
     tag: Annotated[
@@ -52,7 +53,6 @@ def purge(
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Delete all answers of every tenant.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation of --all.")] = False,
-    gateway: GatewayOption = None,
     admin_key: AdminKey = None,
     as_json: AsJson = False,
 ) -> None:
@@ -66,7 +66,9 @@ def purge(
         )
     if everything and not yes:
         typer.confirm("Delete every answer of every tenant?", abort=True, err=True)
-    purged = _asked(gateway, admin_key, "POST", f"{PATH}/purge", order or {"all": True})
+    purged = _asked(
+        gateway, admin_key, "POST", f"{PATH}/purge", order or {"all": True}, named=GATEWAY_ARGUMENT
+    )
     if as_json:
         typer.echo(orjson.dumps(purged).decode())
     else:
@@ -126,10 +128,15 @@ def explain(
 
 
 def _asked(
-    gateway: str | None, admin_key: str | None, method: str, path: str, body: object = None
+    gateway: str | None,
+    admin_key: str | None,
+    method: str,
+    path: str,
+    body: object = None,
+    named: str = "--gateway",
 ) -> dict[str, Any]:
     home = phasewise_home(os.environ)
-    url = gateway_address(gateway, home)
+    url = gateway_address(gateway, home, named)
     key = admin_key or find_admin_key(url, home)
     reply = asyncio.run(ask(url, method, path, key, body, PATIENT))
     try:

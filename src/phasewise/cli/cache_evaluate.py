@@ -14,6 +14,7 @@ import orjson
 import typer
 
 from phasewise.cli.measuring import command_line
+from phasewise.cli.options import AsJson
 from phasewise.cli.outputs import reject_unwritable
 from phasewise.core.caching import Vector
 from phasewise.core.errors import ConfigError, EmbedderUnreachable, UsageError
@@ -129,7 +130,7 @@ def evaluate(
         Path | None, typer.Option(metavar="FILE", help="File with that server's API key.")
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Also write an HTML page with charts.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the results as one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Count the right and wrong matches of plain cosine and of the guards, by kind of pair.
 

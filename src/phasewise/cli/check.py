@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from phasewise.cli.engine import EnginePython, current_engine
+from phasewise.cli.options import AsJson
 from phasewise.core.errors import ConfigError, EngineNotInstalled, PhasewiseError
 from phasewise.fleet.check.before_start import environment_obstacles, no_environment, no_plan, obstacles
 from phasewise.fleet.check.facts import FleetFacts
@@ -62,7 +63,7 @@ def check(
         ),
     ] = True,
     engine_python: EnginePython = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+    as_json: AsJson = False,
     _schema: Annotated[
         bool,
         typer.Option(

@@ -7,26 +7,15 @@ import os
 from collections.abc import Coroutine, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, TypeVar, Unpack
 
 import orjson
 import typer
 
-from phasewise.api.call import seed_or_random
+from phasewise.api.load_options import LoadArguments, LoadOptions
 from phasewise.api.targets import is_fleet_file
-from phasewise.cli import options
-from phasewise.cli.compare_fleet import compare_with_settings, try_fix
-from phasewise.cli.diagnose_outputs import VerdictOutputs
-from phasewise.cli.measuring import measure_with_view, page_facts, repeating_command
-from phasewise.cli.outputs import Interrupts, reject_unwritable
-from phasewise.clients import event_loop
-from phasewise.clients.host import allow_many_streams
-from phasewise.core.errors import UsageError
-from phasewise.core.slo import DEFAULT_SLO, parse_slo
-from phasewise.costs.fit.step_fit import StepFit
-from phasewise.diagnosis.gather.costs_file import load_fit
-from phasewise.experiments.compare.arms import Arm, arms_of
-from phasewise.experiments.compare.compare import (
+from phasewise.benchmark.compare.arms import Arm, arms_of
+from phasewise.benchmark.compare.compare import (
     CONTROL_PAIRS,
     DEFAULT_REQUESTS,
     MOST_PAIRS,
@@ -36,28 +25,37 @@ from phasewise.experiments.compare.compare import (
     plan_comparison,
     requests_in_block,
 )
-from phasewise.experiments.compare.ledger import score
-from phasewise.experiments.compare.ledger_file import LEDGER_VERSION, LedgerFile, default_ledger
-from phasewise.experiments.compare.verdict import ComparisonResult
+from phasewise.benchmark.compare.ledger import score
+from phasewise.benchmark.compare.ledger_file import LEDGER_VERSION, LedgerFile, default_ledger
+from phasewise.benchmark.compare.verdict import ComparisonResult
+from phasewise.benchmark.run import BenchRun
+from phasewise.benchmark.session import CacheState, RunSpec
+from phasewise.benchmark.statistics.comparison import FEWEST_PAIRS
+from phasewise.cli import options
+from phasewise.cli.compare_fleet import compare_with_settings, try_fix
+from phasewise.cli.diagnose_outputs import VerdictOutputs
+from phasewise.cli.load_options import Cache, load_options
+from phasewise.cli.measuring import measure_with_view, page_facts, repeating_command
+from phasewise.cli.outputs import Interrupts, reject_unwritable, say
+from phasewise.clients import event_loop
+from phasewise.clients.host import allow_many_streams
+from phasewise.core.errors import UsageError
+from phasewise.costs.fit.step_fit import StepFit
+from phasewise.diagnosis.gather.costs_file import load_fit
 from phasewise.fleet.config import phasewise_home
-from phasewise.loadgen.run import BenchRun
-from phasewise.loadgen.session import CacheState, RunSpec
-from phasewise.loadgen.statistics.comparison import FEWEST_PAIRS
-from phasewise.loadgen.workload import choices
-from phasewise.loadgen.workload.arrivals import Spacing
-from phasewise.loadgen.workload.plan import PlanSpec
-from phasewise.loadgen.workload.presets import PresetName
 from phasewise.report.compare_page import render_page
 from phasewise.report.compare_table import render
-from phasewise.report.console import err, out
-from phasewise.report.fix_trial_view import fix_trial_facts
-from phasewise.report.fix_trial_view import render as render_fix_trial
+from phasewise.report.console import out
+from phasewise.report.ledger_view import fix_trial_facts, render_trial
 from phasewise.report.ledger_view import render as render_ledger
 
 CHANGE = "A fleet and its changed copy"
 _Result = TypeVar("_Result")
 
 
+@load_options(
+    f"Requests per block. (default: {DEFAULT_REQUESTS}, or all of a --trace)", FEWEST_PAIRS, {"duration"}
+)
 def compare(
     ctx: typer.Context,
     a: Annotated[
@@ -108,32 +106,7 @@ def compare(
         ),
     ] = None,
     costs: options.Costs = None,
-    concurrency: options.Concurrency = None,
-    rate: options.Rate = None,
-    requests: Annotated[
-        int | None,
-        typer.Option(
-            min=4,
-            help=f"Requests per block. (default: {DEFAULT_REQUESTS}, or all of a --trace)",
-            rich_help_panel=options.WHEN,
-        ),
-    ] = None,
-    spacing: options.SpacingChoice = Spacing.POISSON,
-    burstiness: options.Burstiness = 1.0,
-    speed: options.Speed = 1.0,
-    preset: options.Preset = PresetName.CHAT,
-    prompt_tokens: options.PromptTokens = None,
-    output_tokens: options.OutputTokens = None,
-    shared_prefix_tokens: options.SharedPrefixTokens = None,
-    shared_prefixes: options.SharedPrefixes = None,
-    turns: options.Turns = 1,
-    think: options.Think = 1.0,
-    cache: options.Cache = CacheState.COLD,
-    trace: options.TraceFile = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(min=0, help="Repeat the requests of another comparison.", rich_help_panel=options.WHAT),
-    ] = None,
+    cache: Cache = CacheState.COLD,
     pairs: Annotated[
         int | None,
         typer.Option(
@@ -158,7 +131,6 @@ def compare(
             rich_help_panel=options.SEVERAL,
         ),
     ] = CONTROL_PAIRS,
-    slo: options.SloText = "",
     as_json: options.AsJson = False,
     html: options.HtmlPage = None,
     margin: Annotated[
@@ -186,6 +158,7 @@ def compare(
     model: options.Model = None,
     api_key: options.ApiKey = None,
     timeout: options.Timeout = 600.0,
+    **load_arguments: Unpack[LoadArguments],
 ) -> None:
     """Test whether B is better than A: send the same requests to both in turn, and judge each metric.
 
@@ -198,29 +171,22 @@ def compare(
         show_history(ledger, as_json=as_json)
         return
     a = _checked_sides(a, b, settings, fix=fix)
-    source = choices.choose_source(
-        preset, trace, prompt_tokens, output_tokens, shared_prefix_tokens, shared_prefixes
-    )
-    requests = requests_in_block(source, requests, _say)
-    spec = RunSpec(
-        plan=PlanSpec(
-            source=source,
-            load=choices.choose_load(rate, spacing, burstiness, concurrency, speed if trace else None),
-            requests=requests,
-            conversations=choices.choose_conversations(turns, think),
-        ),
-        seed=seed_or_random(seed),
+    load = LoadOptions.of(load_arguments, FEWEST_PAIRS)
+    source = load.source(say)
+    spec = load.run_spec(
+        source,
+        requests_in_block(source, load.requests, say),
         cache=cache,
         model=model,
         api_key=api_key,
         timeout_s=timeout,
     )
     reject_unwritable("--html", html)
-    if fix and not options.typed(ctx, "control_pairs"):
+    if fix and "--control-pairs" not in options.typed_options(ctx):
         control_pairs = 0
     plan = plan_comparison(
         spec,
-        parse_slo(slo, DEFAULT_SLO),
+        load.objectives(),
         warm_up=warm_up,
         alpha=alpha,
         margin=margin,
@@ -238,7 +204,7 @@ def compare(
     if html is not None:
         page = render_page(result, command=repeating_command(spec.seed), circumstances=page_facts(spec))
         html.write_text(page, encoding="utf-8")
-        _say(f"wrote {html}")
+        say(f"wrote {html}")
     if as_json:
         typer.echo(result.to_json())
     else:
@@ -272,7 +238,7 @@ def _checked_sides(a: str | None, b: str | None, settings: list[str] | None, *, 
 
 def _compared(a: str, b: str | None, settings: Sequence[str], plan: ComparePlan) -> ComparisonResult:
     if b is not None:
-        return event_loop.run(run_comparison(*arms_of(a, b, _say), plan))
+        return event_loop.run(run_comparison(*arms_of(a, b, say), plan))
     return _until_interrupted(compare_with_settings(Path(a), settings, plan))
 
 
@@ -280,7 +246,7 @@ def _until_interrupted(work: Coroutine[None, None, _Result]) -> _Result:
     try:
         return event_loop.run(work)
     except asyncio.CancelledError:
-        _say("stopped before anything was measured")
+        say("stopped before anything was measured")
         raise typer.Exit(130) from None
 
 
@@ -292,7 +258,7 @@ def _try_fix(
     if outputs.as_json:
         outputs.print_json(diagnosed.verdict, {"fix_trial": fix_trial_facts(done)})
     else:
-        out.print(render_fix_trial(done))
+        out.print(render_trial(done))
         out.print(
             f"--seed {plan.spec.seed} repeats these requests; `phasewise compare --history` shows all "
             "predictions",
@@ -320,9 +286,9 @@ def show_history(ledger: LedgerFile, *, as_json: bool) -> None:
     if contents.entries:
         out.print(render_ledger(contents.entries))
     else:
-        _say(f"{ledger.path} has no predictions yet: run `phasewise compare FLEET --fix`")
+        say(f"{ledger.path} has no predictions yet: run `phasewise compare FLEET --fix`")
     if contents.passed_over:
-        _say(
+        say(
             f"{contents.passed_over} lines were skipped: incomplete, or written by another version of "
             "phasewise"
         )
@@ -336,8 +302,4 @@ async def run_comparison(a: Arm, b: Arm, plan: ComparePlan) -> ComparisonResult:
         return await measure_with_view(url, spec, label, interrupts)
 
     with interrupts.handled():
-        return await compare_arms(a, b, plan, measure, _say, interrupts.forgives)
-
-
-def _say(words: str) -> None:
-    err.print(words, soft_wrap=True, markup=False)
+        return await compare_arms(a, b, plan, measure, say, interrupts.forgives)

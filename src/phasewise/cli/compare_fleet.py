@@ -14,10 +14,22 @@ from signal import SIGHUP, SIGTERM
 from typing import TypeVar
 
 from phasewise import __version__
-from phasewise.cli.diagnose_outputs import say
+from phasewise.benchmark.compare.arms import Arm, FleetArm
+from phasewise.benchmark.compare.compare import ComparePlan, compare_arms
+from phasewise.benchmark.compare.fleets_in_turn import (
+    FleetsInTurn,
+    fleets_in_turn,
+    reject_occupied,
+    running_fleets,
+)
+from phasewise.benchmark.compare.ledger import Prediction
+from phasewise.benchmark.compare.ledger_file import LedgerFile
+from phasewise.benchmark.compare.verdict import ComparisonResult
+from phasewise.benchmark.run import BenchRun
+from phasewise.benchmark.session import RunSpec
 from phasewise.cli.engine import current_engine
 from phasewise.cli.measuring import measure_with_view
-from phasewise.cli.outputs import Interrupts
+from phasewise.cli.outputs import Interrupts, say
 from phasewise.clients.host import usable_cores
 from phasewise.core.errors import ConfigError, PhasewiseError
 from phasewise.costs.fit.step_fit import StepFit
@@ -26,9 +38,7 @@ from phasewise.diagnosis.diagnose import Known, diagnose
 from phasewise.diagnosis.gather.own_run import concurrency_of, observed
 from phasewise.diagnosis.gather.target import identify
 from phasewise.diagnosis.verdict import Verdict
-from phasewise.experiments.compare.arms import Arm, FleetArm
-from phasewise.experiments.compare.compare import ComparePlan, compare_arms
-from phasewise.experiments.compare.fix_trial import (
+from phasewise.experiments.fix_trial import (
     Diagnosed,
     FixTrial,
     FixTrialPlan,
@@ -36,26 +46,16 @@ from phasewise.experiments.compare.fix_trial import (
     Setting,
     try_top_fix,
 )
-from phasewise.experiments.compare.fleet_change import FleetChange, fleet_with_settings
-from phasewise.experiments.compare.fleets_in_turn import (
-    FleetsInTurn,
-    fleets_in_turn,
-    reject_occupied,
-    running_fleets,
-)
-from phasewise.experiments.compare.ledger import Prediction
-from phasewise.experiments.compare.ledger_file import LedgerFile
-from phasewise.experiments.compare.verdict import ComparisonResult
+from phasewise.experiments.fleet_change import FleetChange, fleet_with_settings
 from phasewise.fleet.config import LLAMA_CPP, FleetConfig, Levers, load_fleet, phasewise_home
 from phasewise.fleet.engines.command import levers_of
 from phasewise.fleet.engines.environment import EngineEnvironment
 from phasewise.fleet.local.placement import gpu_names, this_machine
 from phasewise.fleet.local.run_files import find_admin_key
-from phasewise.loadgen.run import BenchRun
-from phasewise.loadgen.session import RunSpec
+from phasewise.fleet.local.state import FleetState
 from phasewise.report.console import out
 from phasewise.report.diagnosis.screen import show
-from phasewise.report.fix_trial_view import announcement, duration_words
+from phasewise.report.ledger_view import announcement, duration_words
 
 WARM_UP_REQUESTS = 4
 """Requests that are sent to a fleet that was just started, so that it is not measured cold."""
@@ -119,12 +119,15 @@ class _FleetTrial:
     fleet: FleetConfig = field(init=False)
     home: Path = field(init=False)
     engine: EngineEnvironment | None = field(init=False)
+    others: tuple[FleetState, ...] = field(init=False)
     began_s: float = field(default_factory=time.monotonic)
     warm_s: float | None = None
 
     def __post_init__(self) -> None:
         self.fleet, self.home = load_fleet(self.file), phasewise_home(os.environ)
         self.engine = None if self.fleet.has(LLAMA_CPP) else current_engine()
+        # Now, before a fleet of this trial runs: those run one at a time and make room for each other.
+        self.others = running_fleets(self.home)
 
     @property
     def device(self) -> str:
@@ -132,8 +135,8 @@ class _FleetTrial:
         return "cpu" if self.engine is None else self.engine.device
 
     def reject(self, wanted: FleetConfig) -> None:
-        """FleetError if the fleet needs what a running one holds."""
-        reject_occupied(wanted, this_machine(self.device), running_fleets(self.home))
+        """FleetError if the fleet needs what a fleet holds that ran before this trial."""
+        reject_occupied(wanted, this_machine(self.device), self.others)
 
     async def run(self, work: Callable[[FleetsInTurn], Awaitable[_Result]]) -> _Result:
         """The result of the work; SIGTERM and SIGHUP also stop its fleets, so that none is left behind."""

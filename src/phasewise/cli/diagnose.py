@@ -13,9 +13,9 @@ import typer
 from phasewise import __version__
 from phasewise.api.diagnose import gather_order, judge, not_for_a_file, observe
 from phasewise.api.targets import is_evidence_file
-from phasewise.cli.diagnose_outputs import HtmlPage, SaveEvidence, SaveTraffic, VerdictOutputs, say
-from phasewise.cli.options import AdminKey, Costs
-from phasewise.cli.outputs import reject_unwritable
+from phasewise.cli.diagnose_outputs import HtmlPage, SaveEvidence, SaveTraffic, VerdictOutputs
+from phasewise.cli.options import AdminKey, AsJson, Costs, StepsUrl
+from phasewise.cli.outputs import reject_unwritable, say
 from phasewise.cli.targets import gateway_address
 from phasewise.diagnosis.diagnose import Known
 from phasewise.diagnosis.gather.costs_file import load_fit
@@ -30,7 +30,7 @@ def diagnose(
     target: Annotated[
         str | None,
         typer.Argument(
-            metavar="[TARGET]",
+            metavar="TARGET",
             help="http://host:port of a phasewise gateway or an engine, the file of a running fleet, "
             "or a file that --save-evidence wrote. (default: the gateway that runs here)",
             show_default=False,
@@ -61,10 +61,7 @@ def diagnose(
         str | None,
         typer.Option(help="The model for --probe. (default: the first one served)"),
     ] = None,
-    steps_url: Annotated[
-        str | None,
-        typer.Option(help="Address of the engine's step recorder. (default: the engine's port + 10000)"),
-    ] = None,
+    steps_url: StepsUrl = None,
     costs: Costs = None,
     api_key: Annotated[
         str | None, typer.Option(envvar="PHASEWISE_API_KEY", help="API key for the requests of --probe.")
@@ -81,7 +78,7 @@ def diagnose(
     html: HtmlPage = None,
     save_traffic: SaveTraffic = None,
     save_evidence: SaveEvidence = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as one JSON object.")] = False,
+    as_json: AsJson = False,
     exit_zero: Annotated[
         bool, typer.Option("--exit-zero", help="Exit with code 0 whatever the verdict is.")
     ] = False,

@@ -9,12 +9,11 @@ from typing import Annotated, Any
 import orjson
 import typer
 
-from phasewise.cli.outputs import reject_unwritable
+from phasewise.benchmark.workload.traces import mooncake_lines
+from phasewise.benchmark.workload.window_trace import trace_of
+from phasewise.cli.outputs import reject_unwritable, say
 from phasewise.diagnosis.evidence import Evidence
 from phasewise.diagnosis.verdict import Verdict, verdict_record
-from phasewise.loadgen.workload.traces import mooncake_lines
-from phasewise.loadgen.workload.window_trace import trace_of
-from phasewise.report.console import err
 from phasewise.report.diagnosis.page import report_page
 
 HtmlPage = Annotated[
@@ -79,8 +78,3 @@ def _save_traffic(path: Path, evidence: Evidence) -> None:
     if found.left_out:
         notes.append(f"{found.left_out} left out, because their length is unknown")
     say(f"wrote {path}: {'; '.join(notes)}")
-
-
-def say(words: str) -> None:
-    """A line on stderr."""
-    err.print(words, style="dim", soft_wrap=True, markup=False)

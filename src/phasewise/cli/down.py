@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from phasewise.cli.options import AsJson
 from phasewise.core.errors import FleetError
 from phasewise.core.units import duration
 from phasewise.fleet.config import phasewise_home
@@ -20,8 +21,14 @@ from phasewise.report.fleet_view import stage_words
 
 
 def down(
-    name: Annotated[str | None, typer.Option(help="The fleet's name. Required when several run.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME", help="The fleet's name. Required when several run.", show_default=False
+        ),
+    ] = None,
+    *,
+    as_json: AsJson = False,
 ) -> None:
     """Stop a fleet and everything it started. Exit code 1 when none runs."""
     home = phasewise_home(os.environ)
@@ -58,5 +65,7 @@ def _chosen(candidates: list[RunPaths], name: str | None) -> FleetState:
         )
     if len(states) > 1:
         names = ", ".join(state.name for state in states)
-        raise FleetError(f"several fleets run here: {names}", hint="choose one with --name")
+        raise FleetError(
+            f"several fleets run here: {names}", hint=f"choose one: `phasewise down {states[0].name}`"
+        )
     return states[0]

@@ -12,9 +12,9 @@ from typing import Annotated, Any
 
 import typer
 
+from phasewise.cli.options import AsJson
 from phasewise.core.errors import EngineNotInstalled
 from phasewise.fleet.config import phasewise_home
-from phasewise.fleet.engines.demo_model import DEMO_MODELS, is_fetched, model_folder
 from phasewise.fleet.engines.environment import (
     EngineEnvironment,
     engine_candidates,
@@ -28,6 +28,7 @@ from phasewise.fleet.engines.install import (
     install,
     install_plugin,
 )
+from phasewise.fleet.engines.known_models import DEMO_MODELS, is_fetched, model_folder
 from phasewise.fleet.engines.recipe import VERSIONS
 from phasewise.fleet.local.run_files import engine_folder, logs_folder
 from phasewise.report.console import err, out
@@ -37,7 +38,6 @@ ENGINE_PYTHON_HELP = "The Python of an existing vLLM installation. Also PHASEWIS
 EnginePython = Annotated[
     Path | None, typer.Option("--engine-python", metavar="PATH", help=ENGINE_PYTHON_HELP)
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 
 
 def current_engine(engine_python: Path | None = None) -> EngineEnvironment:

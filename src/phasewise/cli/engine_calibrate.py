@@ -12,8 +12,12 @@ from typing import Annotated
 import orjson
 import typer
 
+from phasewise.benchmark.calibrate.calibrate import CalibrateSpec
+from phasewise.benchmark.calibrate.machine import Devices, NumberFormat, check_given, find_machine
+from phasewise.benchmark.calibrate.result import Calibration
 from phasewise.cli import options
 from phasewise.cli.measuring import calibrate_with_view
+from phasewise.cli.options import StepsUrl
 from phasewise.cli.outputs import Interrupts, reject_unwritable
 from phasewise.clients import event_loop
 from phasewise.clients.host import allow_many_streams
@@ -21,9 +25,6 @@ from phasewise.clients.http_client import origin
 from phasewise.core.errors import UsageError
 from phasewise.costs.roofline.accelerators import ACCELERATORS
 from phasewise.diagnosis.gather.costs_file import save_fit
-from phasewise.experiments.calibrate.calibrate import CalibrateSpec
-from phasewise.experiments.calibrate.machine import Devices, NumberFormat, check_given, find_machine
-from phasewise.experiments.calibrate.result import Calibration
 from phasewise.fleet.config import phasewise_home
 from phasewise.report.calibrate_table import render
 from phasewise.report.console import out
@@ -95,13 +96,7 @@ def calibrate(
     ] = None,
     model: options.Model = None,
     api_key: options.ApiKey = None,
-    steps_url: Annotated[
-        str | None,
-        typer.Option(
-            help="Address of the engine's step recorder. (default: the engine's port + 10000)",
-            rich_help_panel=options.SERVER,
-        ),
-    ] = None,
+    steps_url: StepsUrl = None,
 ) -> None:
     """Measure how long an engine's steps take by size and kind, and what limits each phase."""
     if not minutes > 0:

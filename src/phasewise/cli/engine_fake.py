@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from phasewise.cli.help_style import RESULT
+from phasewise.cli.options import AsJson
 from phasewise.clients import event_loop
 from phasewise.clients.step_feed import PORT_OFFSET
 from phasewise.core.errors import UsageError
@@ -40,9 +40,7 @@ def fake(
             rich_help_panel=LISTEN,
         ),
     ] = True,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the addresses as one JSON object.", rich_help_panel=RESULT)
-    ] = False,
+    as_json: AsJson = False,
     cost: Annotated[
         str,
         typer.Option(

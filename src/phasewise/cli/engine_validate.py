@@ -16,27 +16,34 @@ import psutil
 import typer
 
 from phasewise import __version__
+from phasewise.benchmark.calibrate.calibrate import CalibrateSpec
+from phasewise.benchmark.calibrate.result import Calibration
+from phasewise.benchmark.compare.arms import FleetArm
+from phasewise.benchmark.compare.fleets_in_turn import fleets_in_turn, reject_occupied, running_fleets
+from phasewise.benchmark.run import BenchRun
+from phasewise.benchmark.session import RunSpec
 from phasewise.cli.engine import current_engine
 from phasewise.cli.measuring import calibrate_with_view, measure_with_view
-from phasewise.cli.outputs import Interrupts, reject_unwritable
+from phasewise.cli.options import AsJson
+from phasewise.cli.outputs import Interrupts, reject_unwritable, say
 from phasewise.clients import event_loop
 from phasewise.clients.host import allow_many_streams, processor_name, usable_cores
 from phasewise.core.errors import ConfigError, PhasewiseError, UsageError
 from phasewise.costs.roofline.model_config import optional_count
-from phasewise.experiments.calibrate.calibrate import CalibrateSpec
-from phasewise.experiments.calibrate.result import Calibration
-from phasewise.experiments.compare.arms import FleetArm
-from phasewise.experiments.compare.fleets_in_turn import fleets_in_turn, reject_occupied, running_fleets
-from phasewise.experiments.validate.claims import judge_claims, read_judged
-from phasewise.experiments.validate.report import Outcome, ValidationReport, report_json, without_names
+from phasewise.experiments.validate.claims import (
+    ClaimOutcome,
+    ValidationReport,
+    judge_claims,
+    read_judged,
+    report_json,
+    without_names,
+)
 from phasewise.experiments.validate.run import STEPS, Figures, ValidationRun, base_fleet
 from phasewise.fleet.config import FleetConfig, load_fleet, phasewise_home
 from phasewise.fleet.engines.environment import EngineEnvironment
 from phasewise.fleet.engines.model_config_file import read_model_config
 from phasewise.fleet.local.placement import gpu_memory_and_driver, gpu_names, this_machine
-from phasewise.loadgen.run import BenchRun
-from phasewise.loadgen.session import RunSpec
-from phasewise.report.console import err, fail, out
+from phasewise.report.console import fail, out
 from phasewise.report.validation_view import markdown_row, render
 
 LONGEST_UNASKED_TOKENS = 8192
@@ -47,7 +54,7 @@ def validate(
     files: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[FLEET | REPORT...]",
+            metavar="FLEET|REPORT",
             help="A fleet file with one engine (default: the demo model), or reports (.json) to check and "
             "print as lines for the page of reports.",
         ),
@@ -60,7 +67,7 @@ def validate(
         Path | None,
         typer.Option(metavar="FILE", help="The report. (default: phasewise-validation- and the time, .json)"),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check which published claims hold on this hardware, in at most 30 minutes, and write a report.
 
@@ -86,10 +93,10 @@ def validate(
         typer.echo(data.decode(), nl=False)
     else:
         out.print(render(report))
-    _say(f"wrote {written}")
+    say(f"wrote {written}")
     if report.interrupted:
         raise typer.Exit(130)
-    if report.count(Outcome.NOT_TRIED) == len(report.claims):
+    if report.count(ClaimOutcome.NOT_TRIED) == len(report.claims):
         raise typer.Exit(1)
 
 
@@ -114,10 +121,10 @@ async def _validate(fleet: FleetConfig, steps: Sequence[str], minutes: float, se
         interrupts.handled(SIGTERM, SIGHUP),
     ):
         try:
-            async with fleets_in_turn(lambda file, name: FleetArm(file, name, _say), nothing) as fleets:
+            async with fleets_in_turn(lambda file, name: FleetArm(file, name, say), nothing) as fleets:
                 run = ValidationRun(
                     fleet, home, Path(scratch), seed, fleets, measure, calibrate, context_tokens,
-                    engine.device == "cpu", _say, lambda: interrupts.requested,
+                    engine.device == "cpu", say, lambda: interrupts.requested,
                 )  # fmt: skip
                 await run.run(steps, 60 * minutes)
         except asyncio.CancelledError:
@@ -196,9 +203,5 @@ def _check_reports(files: Sequence[Path]) -> None:
                 f"{file} cannot be read ({error.strerror})", hint="give a .json file"
             ) from error
         row = markdown_row(read_judged(data, file.name), f"validated/{file.name}")
-        _say(f"{file} is a valid report; its line for the page of reports:")
+        say(f"{file} is a valid report; its line for the page of reports:")
         typer.echo(row)
-
-
-def _say(words: str) -> None:
-    err.print(words, soft_wrap=True, markup=False)

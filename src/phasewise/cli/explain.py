@@ -1,4 +1,4 @@
-"""`phasewise explain`: where one request's time went, and why it went to its engine."""
+"""`phasewise explain`: where one request's time went, and why it went to its engine; or which there are."""
 
 from __future__ import annotations
 
@@ -14,10 +14,20 @@ import orjson
 import typer
 from rich.text import Text
 
-from phasewise.cli.diagnose_outputs import say
-from phasewise.cli.options import AdminKey
-from phasewise.cli.outputs import reject_unwritable
-from phasewise.cli.requests import checked, explain_command, read_requests, read_running
+from phasewise.benchmark.target import WORKERS_PATH, find_target
+from phasewise.cli.help_style import RESULT
+from phasewise.cli.options import AdminKey, AsJson, typed_options
+from phasewise.cli.outputs import reject_unwritable, say
+from phasewise.cli.request_list import (
+    ListedOutcome,
+    RankedBy,
+    checked,
+    explain_command,
+    list_query,
+    list_requests,
+    read_requests,
+    read_running,
+)
 from phasewise.cli.targets import GatewayOption, ask, gateway_address
 from phasewise.clients.http_client import HttpClient
 from phasewise.core.errors import ConfigError, PhasewiseError, UsageError
@@ -37,7 +47,6 @@ from phasewise.fleet.config import phasewise_home
 from phasewise.fleet.engines.model_config_file import read_model_config
 from phasewise.fleet.local.run_files import find_admin_key
 from phasewise.gateway.api.fields import request_id_from
-from phasewise.loadgen.target import WORKERS_PATH, find_target
 from phasewise.report.console import err, out
 from phasewise.report.request.explain_view import render
 from phasewise.report.request.list_view import record
@@ -46,19 +55,24 @@ from phasewise.report.request.page import ModelShape, request_page
 from phasewise.report.request.words import ledger_of, where_the_time_went
 
 MOST_MATCHES = 20
+LIST = "With --list"
+LIST_OPTIONS = {"--slowest", "--tenant", "--outcome", "--since", "--until", "--limit"}
 SEVERAL = 2
 """The exit code for an id that several requests have: as for other wrong usage."""
 
 
 def explain(
+    ctx: typer.Context,
     request_id: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="REQUEST_ID",
             help="Any id of the request, or a unique beginning: the `id` of its reply, the `x-request-id` of "
-            "the reply or of the client's request, the id that `diagnose` or `requests` prints.",
+            "the reply or of the client's request, the id that `diagnose` or --list prints.",
+            show_default=False,
         ),
-    ],
+    ] = None,
+    *,
     gateway: GatewayOption = None,
     admin_key: AdminKey = None,
     html: Annotated[
@@ -66,34 +80,77 @@ def explain(
         typer.Option(
             "--html",
             help="Draw the request's life on an HTML page: its steps, its KV cache; it opens offline.",
+            rich_help_panel=RESULT,
         ),
     ] = None,
     config: Annotated[
         str | None,
         typer.Option(
             help="With --html: the model's config.json, folder or name, for the bytes that steps read. "
-            "(default: what the engine says it loaded, if that is on this machine)"
+            "(default: what the engine says it loaded, if that is on this machine)",
+            rich_help_panel=RESULT,
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+    as_json: AsJson = False,
+    listing: Annotated[
+        bool,
+        typer.Option("--list", help="List requests instead, the newest first.", rich_help_panel=LIST),
+    ] = False,
+    slowest: Annotated[
+        RankedBy | None,
+        typer.Option(help="The slowest by this figure first.", rich_help_panel=LIST),
+    ] = None,
+    tenant: Annotated[
+        str | None, typer.Option(help="Only requests of this tenant.", rich_help_panel=LIST)
+    ] = None,
+    outcome: Annotated[
+        ListedOutcome | None,
+        typer.Option(help="Only requests that ended so, or those that run now.", rich_help_panel=LIST),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Only requests that ran at or after this time: 14:02, 14:02:30, 2026-01-31T14:02 (local "
+            "time), or an age such as 15m. A time of day that is yet to come is yesterday's.",
+            rich_help_panel=LIST,
+        ),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Only requests that arrived at or before this time.", rich_help_panel=LIST
+        ),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option(min=1, max=2_000, help="How many to list at most.", rich_help_panel=LIST)
+    ] = 20,
 ) -> None:
-    """Show where one request's time went, and why it went to its engine.
+    """Show where one request's time went, and why it went to its engine; or list requests.
 
     The parts add up to the total; what no clock saw is unexplained. The engine's step record names the steps
     of other requests that it waited for. If the gateway compared options, they are shown with their expected
     costs, recorded before it sent the request, and the measured times.
 
+    A gateway keeps its last requests in memory (`gateway.keep_timelines`). --list shows them; --slowest and
+    --tenant search the newest 10,000.
+
     Exit codes: 0 explained, 1 an error, 2 wrong usage or an id that several requests have.
     """
+    _check_mode(ctx, request_id, listing=listing)
     reject_unwritable("--html", html)
+    query = list_query(slowest, tenant, outcome, since, until, limit)
     home = phasewise_home(os.environ)
     url = gateway_address(gateway, home)
     admin_key = admin_key or find_admin_key(url, home)
-    found = asyncio.run(read_requests(url, admin_key, id=_given(request_id), limit=MOST_MATCHES))[::-1]
+    if request_id is None:
+        list_requests(query, gateway, url, admin_key, as_json=as_json)
+        return
+    found = asyncio.run(read_requests(url, admin_key, id=request_id, limit=MOST_MATCHES))[::-1]
     if not found:
         raise _not_found(request_id, url)
     if len(found) > 1:
-        _list(found, request_id, gateway, as_json=as_json)
+        _list_matches(found, request_id, gateway, as_json=as_json)
         raise typer.Exit(SEVERAL)
     engines = asyncio.run(_engines(found[0], url, admin_key))
     steps = asyncio.run(request_steps(found[0], engines))
@@ -108,31 +165,42 @@ def explain(
         say(f"wrote {html}")
 
 
+def _check_mode(ctx: typer.Context, request_id: str | None, *, listing: bool) -> None:
+    """UsageError unless one request is named or --list is given, each with its own options."""
+    if listing == bool(request_id):
+        raise UsageError(
+            "--list was given together with a request id" if listing else "which request is to be explained?",
+            hint="give the id of a request, or --list to see which there are",
+        )
+    ignored = typed_options(ctx) & ({"--html", "--config"} if listing else LIST_OPTIONS)
+    if ignored:
+        option = min(ignored)
+        why = f"{option} does nothing with --list" if listing else f"{option} works only with --list"
+        raise UsageError(why, hint=f"remove {option}" if listing else "add --list in place of the id")
+
+
 def _not_found(request_id: str, url: str) -> ConfigError:
     if request_id_from(request_id.encode()) is None:
         return ConfigError(
             f"the gateway has no record of request {request_id}",
             hint="it keeps a client's x-request-id of at most 64 letters, digits, dots, colons, _ and -, and "
-            "ignores any other: take the x-request-id of the reply, or `phasewise requests --since TIME`",
+            "ignores any other: take the x-request-id of the reply, or look for it in "
+            "`phasewise explain --list --since TIME`",
         )
     return ConfigError(
         f"the gateway has no record of request {request_id}",
         hint=f"{url} keeps the last finished requests, 10,000 unless gateway.keep_timelines says "
-        "otherwise, and none of a process that has ended; `phasewise requests` lists them, and those that "
-        "still run with --running. A request that was answered 401 or 413 is not kept",
+        "otherwise, and none of a process that has ended; `phasewise explain --list` shows them, and those "
+        "that still run with --outcome running. A request that was answered 401 or 413 is not kept",
     )
 
 
-def _given(request_id: str) -> str:
-    if not request_id:
-        raise UsageError("the request id is empty", hint="`phasewise requests` lists the ids")
-    return request_id
-
-
-def _list(found: tuple[Timeline, ...], request_id: str, gateway: str | None, *, as_json: bool) -> None:
+def _list_matches(
+    found: tuple[Timeline, ...], request_id: str, gateway: str | None, *, as_json: bool
+) -> None:
     """The requests that an id can mean, newest first."""
     if as_json:
-        typer.echo(orjson.dumps({"matches": [record(it) for it in found]}).decode())
+        typer.echo(orjson.dumps({"matches": [record(timeline) for timeline in found]}).decode())
     else:
         most = "or more " if len(found) == MOST_MATCHES else ""
         out.print(
@@ -149,7 +217,7 @@ async def explained(request_id: str, url: str, admin_key: str | None) -> tuple[R
     found = await read_requests(url, admin_key, id=request_id, limit=1)
     if not found:
         running = await read_running(url, admin_key)
-        found = tuple(it for it in running if it.request_id == request_id)
+        found = tuple(timeline for timeline in running if timeline.request_id == request_id)
     if not found:
         raise _not_found(request_id, url)
     return await life_and_steps(found[0], await _engines(found[0], url, admin_key))

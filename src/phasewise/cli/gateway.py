@@ -8,10 +8,12 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 from pydantic import ValidationError
@@ -33,12 +35,15 @@ from phasewise.fleet.config import (
     load_gateway_file,
     phasewise_home,
 )
-from phasewise.fleet.local.gateway_run import gateway_url, picker_address
+from phasewise.fleet.local.gateway_run import gateway_url, living_gateways, picker_address
 from phasewise.fleet.local.port_check import WantedPort, reject_taken_ports
 from phasewise.fleet.local.run_files import LONE_GATEWAY_KEY, run_folder
 from phasewise.gateway.api.auth import key_sha256
 from phasewise.gateway.health import POLL_INTERVAL_S, find_recorder, first_model
-from phasewise.gateway.serve import serve
+from phasewise.gateway.processes.order import GatewaySource, read_keys
+from phasewise.gateway.processes.restart import RestartProgress
+from phasewise.gateway.processes.restart import restart as restart_processes
+from phasewise.gateway.processes.start import start_gateway
 from phasewise.report.console import err, fail
 
 ASK_TIMEOUTS = Timeouts(connect_s=3.0, head_s=10.0, idle_s=10.0)
@@ -46,7 +51,7 @@ LISTEN = "Listen"
 KEYS = "Keys"
 ANSWERS = "Answer cache"
 ENVOY = "Envoy"
-_WITH_A_FILE = {"targets", "take_over", "endpoint_picker", "picker_port"}
+_WITH_A_FILE = {"targets", "restart", "endpoint_picker", "picker_port"}
 ADMIN_KEY_VARIABLE = "PHASEWISE_ADMIN_KEY"
 
 
@@ -61,12 +66,12 @@ class CacheMode(StrEnum):
 def gateway(
     ctx: typer.Context,
     targets: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="URL",
             help="Engine addresses, such as http://127.0.0.1:8000, or one gateway file with all settings.",
         ),
-    ],
+    ] = None,
     port: Annotated[int, typer.Option(help="Port to listen on.", rich_help_panel=LISTEN)] = 8080,
     host: Annotated[str, typer.Option(help="Address to listen on.", rich_help_panel=LISTEN)] = "127.0.0.1",
     api_key_file: Annotated[
@@ -103,12 +108,12 @@ def gateway(
             rich_help_panel=ANSWERS,
         ),
     ] = False,
-    take_over: Annotated[
+    restart: Annotated[
         bool,
         typer.Option(
-            "--take-over",
-            help="Replace the gateway that runs at this address: no connection fails, and its streams "
-            "finish within drain_s.",
+            "--restart",
+            help="Replace the processes of the gateway at this address one by one, with the code and "
+            "the file that are on disk now: no connection fails, and streams finish within drain_s.",
             rich_help_panel=LISTEN,
         ),
     ] = False,
@@ -134,36 +139,67 @@ def gateway(
     Runs until interrupted. Asks each engine which model it serves; one that does not answer is tried again
     while the gateway serves. Exit code 2 when a file cannot be used or the port is taken.
     """
+    targets = targets or []
     asked_at = picker_port if endpoint_picker else None
     if asked_at is None and _is_typed(ctx, "picker_port"):
         raise typer.BadParameter("--picker-port requires --endpoint-picker")
+    if restart:
+        with _usage_errors():
+            _restart(targets, host, port)
+        return
+    if not targets:
+        raise typer.BadParameter("name an engine's address, or a gateway file", param_hint="URL")
     if len(targets) == 1 and _is_file(targets[0]):
-        _serve_file(Path(targets[0]), ctx, admin_key, take_over, asked_at)
+        _serve_file(Path(targets[0]), ctx, admin_key, asked_at)
         return
     with _usage_errors():
-        _reject_taken_ports(host, port, "--port", take_over, asked_at)
+        _reject_taken_ports(host, port, "--port", asked_at)
     workers = asyncio.run(_ask_all([origin(url) for url in targets]))
     home = phasewise_home(os.environ)
     key, key_file = (admin_key, None) if admin_key else _kept_admin_key(home)
     answers = _cache_config(cache, semantic)
 
-    def read() -> GatewayFile:
-        keys = _read_keys(api_key_file) if api_key_file is not None else ()
-        config = _gateway_config(host, port, keys, key, answers)
-        return GatewayFile(gateway=config, workers=tuple(workers))
-
-    _announce(read(), key_file, as_json, asked_at)
+    keys = read_keys(api_key_file) if api_key_file is not None else ()
+    file = GatewayFile(gateway=_gateway_config(host, port, keys, key, answers), workers=tuple(workers))
+    source = GatewaySource(
+        given=file.model_dump_json(), api_key_file=None if api_key_file is None else str(api_key_file)
+    )
+    _announce(file, key_file, as_json, asked_at)
     with _usage_errors():
-        serve(read, api_key_file, home, take_over=take_over, picker_port=asked_at)
+        start_gateway(file, source, home, asked_at)
+
+
+def _restart(targets: list[str], host: str, port: int) -> None:
+    """Of the gateway at the address that a file names, or the options."""
+    if targets:
+        if len(targets) > 1 or not _is_file(targets[0]):
+            raise UsageError(
+                "--restart takes the gateway's file, or --host and --port", hint="leave engines out"
+            )
+        config = load_gateway_file(Path(targets[0])).gateway
+        host, port = config.host, config.port
+    address, home = f"{f'[{host}]' if ':' in host else host}:{port}", _home()
+    found = [] if home is None else living_gateways(home)
+    there = [gateway for gateway in found if urlsplit(gateway.url).netloc == address]
+    if not there:
+        raise ConfigError(
+            f"no gateway of yours runs at {address}",
+            hint="start it without --restart; one that another user started, or with another PHASEWISE_HOME, "
+            "is restarted there",
+        )
+    restart_processes(there[-1], _report_progress)
+
+
+def _report_progress(progress: RestartProgress) -> None:
+    if not progress.error:
+        err.print(f"replaced {progress.replaced} of {progress.of}", markup=False)
 
 
 def _is_file(target: str) -> bool:
     return "://" not in target and (target.endswith((".yaml", ".yml", ".json")) or Path(target).is_file())
 
 
-def _serve_file(
-    path: Path, ctx: typer.Context, admin_key: str | None, take_over: bool, picker_port: int | None
-) -> None:
+def _serve_file(path: Path, ctx: typer.Context, admin_key: str | None, picker_port: int | None) -> None:
     """Serve as a file says. Exit code 2 shows the parent process that the file is wrong."""
     home = _home()
     elsewhere = [each for each in ctx.command.params if each.name not in _WITH_A_FILE]
@@ -173,25 +209,15 @@ def _serve_file(
             raise UsageError(f"{', '.join(typed)} was given together with {path}", hint="set it in the file")
         file = load_gateway_file(path)
         config = file.gateway
-        _reject_taken_ports(config.host, config.port, f"gateway.port in {path}", take_over, picker_port)
-        # A file of many keys takes a while to read: once is enough.
-        file = _with_admin_key(file, admin_key, home)
+        _reject_taken_ports(config.host, config.port, f"gateway.port in {path}", picker_port)
+        source = GatewaySource(path=str(path.absolute()))
+        if home is not None and config.admin_key_sha256 is None:
+            with suppress(OSError):  # without a folder to keep a key in, the admin routes stay closed
+                key = admin_key or _kept_admin_key(home)[0]
+                source = replace(source, admin_key_sha256=key_sha256(key))
+        file = source.with_admin_key(file)
         _announce_file(file.gateway, _where_the_key_is(config, admin_key, home), picker_port)
-
-        def read() -> GatewayFile:
-            return _with_admin_key(load_gateway_file(path), admin_key, home)
-
-        serve(read, path, home, first=file, take_over=take_over, picker_port=picker_port)
-
-
-def _with_admin_key(file: GatewayFile, admin_key: str | None, home: Path | None) -> GatewayFile:
-    """The admin key of this machine's gateways fits if the file names none of its own."""
-    if file.gateway.admin_key_sha256 is None and home is not None:
-        with suppress(OSError):  # without a folder to keep a key in, the admin routes stay closed
-            key = admin_key or _kept_admin_key(home)[0]
-            named = file.gateway.model_copy(update={"admin_key_sha256": key_sha256(key)})
-            return file.model_copy(update={"gateway": named})
-    return file
+        start_gateway(file, source, home, picker_port)
 
 
 def _home() -> Path | None:
@@ -212,19 +238,18 @@ def _usage_errors() -> Iterator[None]:
         raise typer.Exit(2) from None
 
 
-def _reject_taken_ports(host: str, port: int, setting: str, take_over: bool, picker_port: int | None) -> None:
-    remedy = f"choose another with {setting}; a gateway of yours can be replaced with --take-over"
+def _reject_taken_ports(host: str, port: int, setting: str, picker_port: int | None) -> None:
+    remedy = f"choose another with {setting}; the processes of a gateway of yours are replaced with --restart"
     wanted, other = [WantedPort(port, host, "the gateway", remedy)], "choose another with --picker-port"
     if picker_port is not None:
-        # Nothing is imported here: gRPC must not be forked.
         if not all(map(find_spec, ("grpc", "grpc_health"))):
             missing = "the endpoint picker needs packages that are not installed"
             raise ConfigError(missing, hint="pip install 'phasewise[envoy]'")
         if picker_port == port:
             raise UsageError(f"the endpoint picker cannot use the gateway's own port {port}", hint=other)
         wanted.append(WantedPort(picker_port, host, "the endpoint picker", other))
-    if not take_over:
-        reject_taken_ports(wanted)
+    # Whoever opened listeners for this gateway listens at its port.
+    reject_taken_ports(wanted[1:] if "LISTEN_FDS" in os.environ else wanted)
 
 
 def _is_typed(ctx: typer.Context, name: str) -> bool:
@@ -288,16 +313,6 @@ async def _ask(name: str, url: str) -> WorkerConfig:
     # Engines of one kind are taken to have the same weights in the same number format.
     weights = "" if kind is None or kind is USUAL else kind.TITLE
     return WorkerConfig(name=name, url=url, model=model, steps_url=await find_recorder(url), weights=weights)
-
-
-def _read_keys(path: Path) -> tuple[ApiKey, ...]:
-    try:
-        lines = path.read_text(encoding="utf-8").split()
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read ({error.strerror})", hint="check the path") from error
-    if not lines:
-        raise ConfigError(f"{path} has no keys", hint="write one key per line")
-    return tuple(ApiKey(sha256=key_sha256(line)) for line in lines)
 
 
 def _kept_admin_key(home: Path) -> tuple[str, Path]:

@@ -52,14 +52,16 @@ async def _verdict(asked: Record, timelines: Sequence[Timeline]) -> Record:
     """The verdict on a window that has passed: a sentence, and the page that `diagnose --html` writes."""
     since_s, until_s = asked["since"], asked["until"]
     engines = await asyncio.gather(*(_seen(engine, since_s, until_s) for engine in asked["engines"]))
-    reported = (seen_at(it, until_s) for it in timelines if it.started_unix_s < until_s)
+    reported = (seen_at(request, until_s) for request in timelines if request.started_unix_s < until_s)
     observed = Observed(
         url=asked["url"],
         kind=TargetKind.GATEWAY,
         began_unix_s=since_s,
         ended_unix_s=until_s,
         engines=tuple(engines),
-        reported=tuple(it for it in reported if it.started_unix_s + it.ended_s >= since_s),
+        reported=tuple(
+            request for request in reported if request.started_unix_s + request.ended_s >= since_s
+        ),
         kept=True,
     )
     found = judge(observed, Slo(*asked["slo"]), Known(None), numbered=False)
@@ -75,8 +77,12 @@ def seen_at(timeline: Timeline, unix_s: float) -> Timeline:
     age_s = unix_s - timeline.started_unix_s
     if timeline.ended_s <= age_s:
         return timeline
-    content = tuple(it for it in timeline.content_times_s if it <= age_s)
-    attempts = tuple(_cut(it, age_s, begun=bool(content)) for it in timeline.attempts if it.started_s < age_s)
+    content = tuple(time_s for time_s in timeline.content_times_s if time_s <= age_s)
+    attempts = tuple(
+        _cut(attempt, age_s, begun=bool(content))
+        for attempt in timeline.attempts
+        if attempt.started_s < age_s
+    )
     return replace(
         timeline,
         outcome=Outcome.UNFINISHED,
@@ -93,14 +99,14 @@ def seen_at(timeline: Timeline, unix_s: float) -> Timeline:
 def _cut(attempt: Attempt, age_s: float, *, begun: bool) -> Attempt:
     if attempt.ended_s <= age_s:
         return attempt
-    spans = tuple(it for it in attempt.spans if begun and it.part is not Part.DECODE)
+    spans = tuple(span for span in attempt.spans if begun and span.part is not Part.DECODE)
     return replace(attempt, ended_s=age_s, outcome=Outcome.UNFINISHED, spans=spans)
 
 
 async def _seen(engine: Record, since_s: float, until_s: float) -> EngineSeen:
     """What is kept of an engine: its readings, and the steps that its recorder still holds."""
     watched, out = _watched(engine), engine["out_of_service"]
-    loads = tuple(LoadReading(**it) for it in engine["loads"] if since_s <= it["at_unix_s"] <= until_s)
+    loads = tuple(LoadReading(**load) for load in engine["loads"] if since_s <= load["at_unix_s"] <= until_s)
     seen = EngineSeen(watched, None, (), False, 0, loads, None, out_of_service=out)
     if watched.steps_url is None:
         return seen
@@ -111,7 +117,7 @@ async def _seen(engine: Record, since_s: float, until_s: float) -> EngineSeen:
         return seen
     finally:
         feed.close()
-    steps = tuple(it for it in batch.steps if it.ended_unix_s <= until_s)
+    steps = tuple(step for step in batch.steps if step.ended_unix_s <= until_s)
     return replace(seen, steps=steps, details=batch.details, recorded=True)
 
 
@@ -122,7 +128,7 @@ def _watched(engine: Record) -> WatchedEngine:
 async def _request(asked: Record, timeline: Timeline) -> Record:
     """One request, as `explain --html` draws it."""
     names = {attempt.worker.name for attempt in timeline.attempts}
-    engines = tuple(_watched(it) for it in asked["engines"] if it["name"] in names)
+    engines = tuple(_watched(engine) for engine in asked["engines"] if engine["name"] in names)
     life, missing = await life_and_steps(timeline, engines)
     model = await model_shape(timeline, engines, None, phasewise_home(os.environ))
     return {"html": request_page(life, model, missing)}

@@ -17,7 +17,7 @@ SECONDS = "SECONDS"
 METAVARS = {
     "KEY": ("--admin-key", "--api-key"),
     "URL": ("--steps-url", "--embedder-url", "url"),
-    "FILE": ("--trace", "--html", "--markdown", "--timelines", "--save", "--recorded", "--api-key-file"),
+    "FILE": ("--trace", "--html", "--timelines", "--save", "--api-key-file"),
     "FOLDER": ("--path",),
     "HOST": ("--host",),
     "PORT": ("--port", "--engine-port", "--picker-port"),

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import orjson
 import typer
 
 from phasewise.api.model_sheet import model_sheet
-from phasewise.cli.help_style import RESULT
-from phasewise.cli.measuring import command_line
-from phasewise.core.errors import ConfigError, UsageError
+from phasewise.cli.options import AsJson
+from phasewise.core.errors import UsageError
 from phasewise.costs.roofline.accelerators import ACCELERATORS
 from phasewise.costs.roofline.deployment import Deployment
-from phasewise.experiments.levers.guide import guide_rows
-from phasewise.experiments.levers.modelled import MODELLED_ON, typical_deployment
-from phasewise.report.console import err, out
-from phasewise.report.levers_view import guide_facts, guide_markdown, render_guide
+from phasewise.planning.lever_guide import MODELLED_ON, guide_rows, typical_deployment
+from phasewise.report.console import out
+from phasewise.report.levers_view import guide_facts, render_guide
 
 USUAL_GPU = "H100"
 
@@ -25,19 +22,16 @@ USUAL_GPU = "H100"
 def levers(
     model: Annotated[
         str | None,
-        typer.Option(
-            help="A config.json, a folder, a known name or a Hugging Face id. (default: an 8B model)"
+        typer.Argument(
+            metavar="MODEL",
+            help="A config.json, a folder, a known name or a Hugging Face id. (default: an 8B model)",
+            show_default=False,
         ),
     ] = None,
+    *,
     gpu: Annotated[str, typer.Option(help=f"The device to model: {', '.join(ACCELERATORS)}.")] = USUAL_GPU,
     gpus: Annotated[int, typer.Option(min=1, help="GPUs per engine.")] = 1,
-    markdown: Annotated[
-        Path | None,
-        typer.Option(help="Also write the table as a Markdown page.", rich_help_panel=RESULT),
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the table as one JSON object.", rich_help_panel=RESULT)
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show which lever helps which phase and why, modelled on your model. No engine is needed.
 
@@ -45,14 +39,6 @@ def levers(
     """
     deployment, name = _deployment(model, gpu, gpus)
     rows = guide_rows(deployment)
-    if markdown is not None:
-        try:
-            markdown.write_text(guide_markdown(rows, name, command_line()), encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(
-                f"{markdown} cannot be written ({error.strerror})", hint="give another file"
-            ) from error
-        err.print(f"wrote {markdown}", soft_wrap=True)
     if as_json:
         typer.echo(orjson.dumps(guide_facts(rows, name), option=orjson.OPT_INDENT_2).decode())
     else:
@@ -64,7 +50,7 @@ def _deployment(model: str | None, gpu: str, gpus: int) -> tuple[Deployment, str
     if model is None and (gpu, gpus) == (USUAL_GPU, 1):
         return typical_deployment(), MODELLED_ON
     if model is None:
-        raise UsageError("--gpu and --gpus need a model", hint="add --model CONFIG")
+        raise UsageError("--gpu and --gpus need a model", hint="name one: `phasewise levers MODEL`")
     asked = model_sheet(model, gpu=gpu, gpus=gpus).asked
     fits = "" if asked.deployment.fits else ", whose memory is too small for it: try more --gpus"
     return asked.deployment, f"{asked.name} on {gpus} x {gpu}{fits}"

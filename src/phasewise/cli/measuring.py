@@ -11,13 +11,13 @@ import time
 from dataclasses import replace
 
 from phasewise import __version__
+from phasewise.benchmark.calibrate.calibrate import CalibrateSpec, Course, calibrate
+from phasewise.benchmark.calibrate.result import Calibration
+from phasewise.benchmark.generator import LoadGenerator
+from phasewise.benchmark.run import BenchRun
+from phasewise.benchmark.session import RunSpec, measure
+from phasewise.benchmark.workload.presets import Shape
 from phasewise.cli.outputs import Interrupts
-from phasewise.experiments.calibrate.calibrate import CalibrateSpec, Course, calibrate
-from phasewise.experiments.calibrate.result import Calibration
-from phasewise.loadgen.generator import LoadGenerator
-from phasewise.loadgen.run import BenchRun
-from phasewise.loadgen.session import RunSpec, measure
-from phasewise.loadgen.workload.presets import Shape
 from phasewise.report.bench.wording import workload_in_words
 from phasewise.report.live_view import live_line, status
 

@@ -11,20 +11,21 @@ from typing import Annotated
 
 import typer
 
-from phasewise.cli.engine import AsJson, EnginePython, current_engine
+from phasewise.cli.engine import EnginePython, current_engine
+from phasewise.cli.options import AsJson
 from phasewise.clients.embedding_folder import EMBEDDING_MODELS, EmbeddingModel, embedding_folder, is_whole
 from phasewise.core.errors import UsageError
 from phasewise.fleet.config import phasewise_home
-from phasewise.fleet.engines.demo_model import (
+from phasewise.fleet.engines.known_models import (
     DEMO_MODELS,
     DemoModel,
+    fetch_embedding_model,
     fetch_gguf,
     fetch_model,
     gguf_file,
     is_fetched,
     model_folder,
 )
-from phasewise.fleet.engines.embedding_model import fetch_embedding_model
 from phasewise.fleet.local.run_files import logs_folder
 from phasewise.report.console import out
 from phasewise.report.live_view import StageLines

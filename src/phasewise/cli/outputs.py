@@ -1,4 +1,4 @@
-"""Output files, checked before a command begins; and Ctrl-C, which keeps what was measured."""
+"""Lines on stderr; output files, checked before a command begins; Ctrl-C, which keeps what was measured."""
 
 from __future__ import annotations
 
@@ -11,6 +11,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from phasewise.core.errors import ConfigError
+from phasewise.report.console import err
+
+
+def say(words: str) -> None:
+    """A line on stderr, for what happens during a command and which files it wrote."""
+    err.print(words, style="dim", soft_wrap=True, markup=False)
 
 
 def reject_unwritable(option: str, path: Path | None) -> None:

@@ -5,34 +5,37 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Unpack
 
 import orjson
 import typer
 import yaml
 
 from phasewise.api.call import seed_or_random
+from phasewise.api.load_options import LoadArguments, LoadOptions
 from phasewise.cli import options, simulated_engines
-from phasewise.cli.outputs import reject_unwritable
+from phasewise.cli.load_options import load_options
+from phasewise.cli.outputs import reject_unwritable, say
 from phasewise.core.errors import UsageError
-from phasewise.core.slo import DEFAULT_SLO, parse_slo
 from phasewise.core.units import share
-from phasewise.experiments.plan.candidates import MOST_ENGINES
-from phasewise.experiments.plan.plan import make_plan
-from phasewise.experiments.plan.trials import Goal, Trial, Trials
-from phasewise.experiments.simulate.traffic import block_tokens_of, traffic_of
 from phasewise.fleet.config.fleet import DEMO_MODEL
-from phasewise.loadgen.workload import choices
-from phasewise.loadgen.workload.arrivals import Spacing
-from phasewise.loadgen.workload.presets import PresetName
-from phasewise.loadgen.workload.traces import Trace
+from phasewise.planning.candidates import MOST_ENGINES
+from phasewise.planning.plan import make_plan
+from phasewise.planning.traffic import block_tokens_of, traffic_of
+from phasewise.planning.trials import CandidateTrial, CandidateTrials, Goal
 from phasewise.report.console import err, out
 from phasewise.report.plan_table import render_plan
 
 LEAST_REQUESTS, LEAST_S = 2_000, 30.0
 """Of generated traffic, unless its length is given."""
+FEWEST_REQUESTS = 100
 
 
+@load_options(
+    f"Number of requests. (default: those of {LEAST_S:g} s, at least {LEAST_REQUESTS}; all of a trace)",
+    FEWEST_REQUESTS,
+    {"concurrency"},
+)
 def plan(
     *,
     costs: simulated_engines.StepTimes = None,
@@ -55,31 +58,6 @@ def plan(
             rich_help_panel=options.SEVERAL,
         ),
     ] = True,
-    rate: options.Rate = None,
-    requests: Annotated[
-        int | None,
-        typer.Option(
-            min=100,
-            help=f"Number of requests. (default: those of {LEAST_S:g} s, at least {LEAST_REQUESTS}; all of a "
-            "trace)",
-            rich_help_panel=options.WHEN,
-        ),
-    ] = None,
-    duration: simulated_engines.Duration = None,
-    spacing: options.SpacingChoice = Spacing.POISSON,
-    burstiness: options.Burstiness = 1.0,
-    speed: options.Speed = 1.0,
-    preset: options.Preset = PresetName.CHAT,
-    prompt_tokens: options.PromptTokens = None,
-    output_tokens: options.OutputTokens = None,
-    shared_prefix_tokens: options.SharedPrefixTokens = None,
-    shared_prefixes: options.SharedPrefixes = None,
-    turns: options.Turns = 1,
-    think: options.Think = 1.0,
-    trace: options.TraceFile = None,
-    recorded: simulated_engines.Recorded = None,
-    seed: simulated_engines.Seed = None,
-    slo: options.SloText = "",
     attainment: Annotated[
         float,
         typer.Option(help="The share of requests that must meet the --slo.", rich_help_panel=options.RESULT),
@@ -97,6 +75,7 @@ def plan(
         typer.Option(help="Write a fleet file for the chosen fleet.", rich_help_panel=options.RESULT),
     ] = None,
     as_json: options.AsJson = False,
+    **load_arguments: Unpack[LoadArguments],
 ) -> None:
     """Find the cheapest fleet that meets its objectives, and whether disaggregation pays."""
     reject_unwritable("--save", save)
@@ -104,23 +83,18 @@ def plan(
         raise UsageError(
             f"--attainment {attainment:g} is not a share", hint="give one between 0 and 1, such as 0.95"
         )
-    objectives = parse_slo(slo, DEFAULT_SLO)
+    load = LoadOptions.of(load_arguments, FEWEST_REQUESTS)
+    objectives = load.objectives()
     engine, origin = simulated_engines.engine_figures(costs, model, gpu, gpus, kv_tokens, link_gbs)
-    source = simulated_engines.source_of(
-        recorded, preset, trace, prompt_tokens, output_tokens, shared_prefix_tokens, shared_prefixes
-    )
-    replays = isinstance(source, Trace)
-    if rate is None and not replays:
-        raise UsageError("how much traffic is to be served?", hint="give --rate, --trace or --recorded")
-    if requests is None and duration is None and rate is not None and not replays:
-        requests = max(LEAST_REQUESTS, round(rate * turns * LEAST_S))
-    load = choices.choose_load(rate, spacing, burstiness, None, speed if replays else None)
-    chosen_seed = seed_or_random(seed)
-    traffic = traffic_of(
-        source, load, requests, duration, choices.choose_conversations(turns, think), chosen_seed
-    )
+    source, requests = load.source(say), load.requests
+    if load.rate is None and load.trace is None:
+        raise UsageError("how much traffic is to be served?", hint="give --rate or --trace")
+    if requests is None and load.duration is None and load.rate is not None and load.trace is None:
+        requests = max(LEAST_REQUESTS, round(load.rate * load.turns * LEAST_S))
+    seed = seed_or_random(load.seed)
+    traffic = traffic_of(source, load.load(), requests, load.duration, load.conversations(), seed)
     goal = Goal(objectives, attainment)
-    trials = Trials(engine, traffic, goal, block_tokens_of(source), chosen_seed, _say)
+    trials = CandidateTrials(engine, traffic, goal, block_tokens_of(source), seed, _progress)
     per_hour = 1.0 if price_per_hour is None else price_per_hour * (gpus or 1)
     with simulated_engines.ended_by_ctrl_c():
         found = make_plan(trials, per_hour, draws, most_engines, scans=scan)
@@ -128,10 +102,10 @@ def plan(
         fleet = found.chosen.candidate.fleet(model or DEMO_MODEL, None if model is None else gpus or 1)
         text = yaml.safe_dump(fleet.model_dump(mode="json", exclude_defaults=True), sort_keys=False)
         save.write_text(f"# Planned by phasewise. {origin}\n{text}", encoding="utf-8")
-        err.print(f"wrote {save}", soft_wrap=True)
+        say(f"wrote {save}")
     if as_json:
         facts = {
-            "seed": chosen_seed,
+            "seed": seed,
             "modelled": engine.modelled,
             "step_times": origin,
             "slo": asdict(objectives),
@@ -142,10 +116,10 @@ def plan(
         typer.echo(orjson.dumps(facts, option=orjson.OPT_INDENT_2).decode())
     else:
         out.print(render_plan(found, goal, origin, priced=price_per_hour is not None))
-        out.print(f"--seed {chosen_seed} repeats this plan to the bit", soft_wrap=True)
+        out.print(f"--seed {seed} repeats this plan to the bit", soft_wrap=True)
 
 
-def _say(trial: Trial) -> None:
+def _progress(trial: CandidateTrial) -> None:
     """A line of progress where somebody may read it."""
     if sys.stderr.isatty():
         done = "misses its objective" if trial.cut else f"{share(trial.attained)} within the objective"

@@ -8,39 +8,38 @@ from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Unpack
 
 import orjson
 import typer
 
 from phasewise.api.call import seed_or_random
+from phasewise.api.load_options import LoadArguments, LoadOptions
 from phasewise.cli import options, simulated_engines
-from phasewise.cli.outputs import reject_unwritable
+from phasewise.cli.load_options import load_options
+from phasewise.cli.outputs import reject_unwritable, say
 from phasewise.core import timeline_record
 from phasewise.core.errors import UsageError
-from phasewise.core.slo import DEFAULT_SLO, parse_slo
 from phasewise.core.units import elapsed
-from phasewise.experiments.simulate.fleet_plan import fleet_plan, left_out, with_engines
-from phasewise.experiments.simulate.run import SimulatedFigures, with_intervals
-from phasewise.experiments.simulate.traffic import block_tokens_of, traffic_of
 from phasewise.fleet.config import FleetConfig, load_fleet
-from phasewise.loadgen.workload import choices
-from phasewise.loadgen.workload.arrivals import Spacing
-from phasewise.loadgen.workload.presets import PresetName
+from phasewise.planning.figures import SimulatedFigures, with_intervals
+from phasewise.planning.fleet_plan import fleet_plan, left_out, with_engines
+from phasewise.planning.traffic import block_tokens_of, traffic_of
 from phasewise.report.console import err, out
-from phasewise.report.simulation_table import render_simulation
-from phasewise.simulator.fleet import FleetPlan, SimulatedFleet
+from phasewise.report.plan_table import render_simulation
+from phasewise.simulator.fleet import FleetScenario, SimulatedFleet
 from phasewise.simulator.timelines import timeline_of
-from phasewise.simulator.traffic import Traffic
+from phasewise.simulator.traffic import SimulatedTraffic
 
 DEFAULT_REQUESTS = 2_000
 SAID_EVERY_S = 1.0
 
 
+@load_options(f"Number of requests. (default: {DEFAULT_REQUESTS}, unless --duration or --trace is given)")
 def simulate(
     fleet: Annotated[
         Path | None,
-        typer.Argument(metavar="[FLEET]", help="A fleet file. (default: one engine with the defaults)"),
+        typer.Argument(metavar="FLEET", help="A fleet file. (default: one engine with the defaults)"),
     ] = None,
     *,
     costs: simulated_engines.StepTimes = None,
@@ -64,31 +63,6 @@ def simulate(
         ),
     ] = None,
     draws: simulated_engines.Draws = 10,
-    concurrency: options.Concurrency = None,
-    rate: options.Rate = None,
-    requests: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help=f"Number of requests. (default: {DEFAULT_REQUESTS}, unless --duration or --trace is given)",
-            rich_help_panel=options.WHEN,
-        ),
-    ] = None,
-    duration: simulated_engines.Duration = None,
-    spacing: options.SpacingChoice = Spacing.POISSON,
-    burstiness: options.Burstiness = 1.0,
-    speed: options.Speed = 1.0,
-    preset: options.Preset = PresetName.CHAT,
-    prompt_tokens: options.PromptTokens = None,
-    output_tokens: options.OutputTokens = None,
-    shared_prefix_tokens: options.SharedPrefixTokens = None,
-    shared_prefixes: options.SharedPrefixes = None,
-    turns: options.Turns = 1,
-    think: options.Think = 1.0,
-    trace: options.TraceFile = None,
-    recorded: simulated_engines.Recorded = None,
-    seed: simulated_engines.Seed = None,
-    slo: options.SloText = "",
     timelines: Annotated[
         Path | None,
         typer.Option(
@@ -96,18 +70,17 @@ def simulate(
         ),
     ] = None,
     as_json: options.AsJson = False,
+    **load_arguments: Unpack[LoadArguments],
 ) -> None:
     """Simulate a fleet under a workload: the gateway's own scheduling before engines in virtual time."""
     reject_unwritable("--timelines", timelines)
-    objectives = parse_slo(slo, DEFAULT_SLO)
+    load = LoadOptions.of(load_arguments)
+    objectives = load.objectives()
     engine, origin = simulated_engines.engine_figures(costs, model, gpu, gpus, kv_tokens, link_gbs)
-    replays = trace is not None or recorded is not None
-    if requests is None and duration is None and not replays:
+    requests = load.requests
+    if requests is None and load.duration is None and load.trace is None:
         requests = DEFAULT_REQUESTS
-    chosen_seed = seed_or_random(seed)
-    source = simulated_engines.source_of(
-        recorded, preset, trace, prompt_tokens, output_tokens, shared_prefix_tokens, shared_prefixes
-    )
+    source, seed = load.source(say), seed_or_random(load.seed)
     config = FleetConfig() if fleet is None else load_fleet(fleet)
     plan = fleet_plan(config, engine, gateways, block_tokens_of(source))
     if unused := left_out(config):
@@ -115,61 +88,50 @@ def simulate(
     plans = _varied(plan, vary or [])
     if timelines is not None and len(plans) > 1:
         raise UsageError("--timelines was given with several fleets", hint="leave out --vary")
-    traffic = traffic_of(
-        source,
-        choices.choose_load(rate, spacing, burstiness, concurrency, speed if replays else None),
-        requests,
-        duration,
-        choices.choose_conversations(turns, think),
-        chosen_seed,
-    )
+    traffic = traffic_of(source, load.load(), requests, load.duration, load.conversations(), seed)
     rows: list[SimulatedFigures] = []
     for label, each in plans:
-        run = partial(_run, traffic=traffic, seed=chosen_seed, label=label)
+        run = partial(_run, traffic=traffic, seed=seed, label=label)
         figures, ran = with_intervals(label, each, objectives, engine.fitted, engine.draws[:draws], run)
         rows.append(figures)
         if timelines is not None:
-            lines = (timeline_record.encode(timeline_of(it)) + b"\n" for it in ran.requests)
+            lines = (timeline_record.encode(timeline_of(request)) + b"\n" for request in ran.requests)
             timelines.write_bytes(b"".join(lines))
             err.print(f"wrote {timelines}", soft_wrap=True)
     if as_json:
         facts = {
-            "seed": chosen_seed,
+            "seed": seed,
             "modelled": engine.modelled,
             "step_times": origin,
             "slo": asdict(objectives),
             "gateways": gateways,
             "policy": plan.policy,
-            "fleets": [it.to_dict() for it in rows],
+            "fleets": [row.to_dict() for row in rows],
         }
         typer.echo(orjson.dumps(facts, option=orjson.OPT_INDENT_2).decode())
     else:
         out.print(render_simulation(rows, objectives, origin))
-        out.print(f"--seed {chosen_seed} repeats this run to the bit", soft_wrap=True)
+        out.print(f"--seed {seed} repeats this run to the bit", soft_wrap=True)
 
 
-def _varied(plan: FleetPlan, vary: list[str]) -> list[tuple[str, FleetPlan]]:
+def _varied(plan: FleetScenario, vary: list[str]) -> list[tuple[str, FleetScenario]]:
     """Every combination of the numbers of engines."""
     plans = [plan]
     for each in vary:
         pool, _, numbers = each.partition("=")
         try:
-            counts = dict.fromkeys(int(it) for it in numbers.split(","))
+            counts = dict.fromkeys(map(int, numbers.split(",")))
             if min(counts) < 1:
                 raise ValueError
         except ValueError:
             raise UsageError(
                 f"--vary {each} is not a pool with numbers of engines", hint="write it as main=4,8,16"
             ) from None
-        plans = [with_engines(it, pool, count) for it in plans for count in counts]
-    return [(_label(it), it) for it in plans]
+        plans = [with_engines(fleet, pool, count) for fleet in plans for count in counts]
+    return [(" + ".join(f"{pool.engines} {pool.name}" for pool in fleet.pools), fleet) for fleet in plans]
 
 
-def _label(plan: FleetPlan) -> str:
-    return " + ".join(f"{it.engines} {it.name}" for it in plan.pools)
-
-
-def _run(plan: FleetPlan, traffic: Traffic, seed: int, label: str) -> SimulatedFleet:
+def _run(plan: FleetScenario, traffic: SimulatedTraffic, seed: int, label: str) -> SimulatedFleet:
     """Run one fleet, with a line of progress where somebody may read it."""
     fleet = SimulatedFleet(plan, seed)
     fleet.on_end = _progress(fleet, traffic, label)
@@ -180,7 +142,7 @@ def _run(plan: FleetPlan, traffic: Traffic, seed: int, label: str) -> SimulatedF
     return fleet
 
 
-def _progress(fleet: SimulatedFleet, traffic: Traffic, label: str) -> Callable[[object], None]:
+def _progress(fleet: SimulatedFleet, traffic: SimulatedTraffic, label: str) -> Callable[[object], None]:
     total, began_s = traffic.requests, time.monotonic()
     said_s, ended = began_s, 0
 

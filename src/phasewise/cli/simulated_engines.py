@@ -10,26 +10,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import orjson
 import typer
 
 from phasewise.api.model_sheet import OwnFigures, accelerator_of
 from phasewise.cli import options
-from phasewise.core import timeline_record
-from phasewise.core.errors import ConfigError, UsageError
-from phasewise.core.timeline import Timeline
+from phasewise.core.errors import UsageError
 from phasewise.costs.roofline.accelerators import ACCELERATORS
 from phasewise.costs.roofline.deployment import Deployment
 from phasewise.costs.roofline.model_config import architecture_of
 from phasewise.diagnosis.gather.costs_file import load_fit
-from phasewise.experiments.simulate.fleet_plan import EngineFigures, modelled_engine
 from phasewise.fleet.config import phasewise_home
 from phasewise.fleet.engines.model_config_file import read_model_config
-from phasewise.loadgen.workload import choices
-from phasewise.loadgen.workload.presets import PresetName, Shape
-from phasewise.loadgen.workload.traces import Trace
-from phasewise.loadgen.workload.window_trace import trace_of
-from phasewise.report.console import err
+from phasewise.planning.fleet_plan import EngineFigures, modelled_engine
 from phasewise.simulator.links import LinkSpeed
 from phasewise.simulator.requests import EngineShape
 from phasewise.simulator.step_times import preset as cost_preset
@@ -85,20 +77,6 @@ Draws = Annotated[
         rich_help_panel=options.SEVERAL,
     ),
 ]
-Duration = Annotated[
-    float | None,
-    typer.Option(min=0.001, help="Seconds in which requests arrive.", rich_help_panel=options.WHEN),
-]
-Recorded = Annotated[
-    Path | None,
-    typer.Option(
-        help="Instead of a trace: timelines that a gateway, bench or simulate recorded (NDJSON).",
-        rich_help_panel=options.WHAT,
-    ),
-]
-Seed = Annotated[
-    int | None, typer.Option(min=0, help="Repeat another run to the bit.", rich_help_panel=options.WHAT)
-]
 
 
 def engine_figures(
@@ -141,57 +119,6 @@ def engine_figures(
         front_end_s = fit.fitted.front_end_s
         measured = replace(measured, cost=fit.cost, front_end_s=front_end_s, draws=fit.draws)
     return measured, f"Step times are those of {costs}."
-
-
-def source_of(
-    recorded: Path | None,
-    preset: PresetName,
-    trace: Path | None,
-    prompt_tokens: int | None,
-    output_tokens: int | None,
-    shared_prefix_tokens: int | None,
-    shared_prefixes: int | None,
-) -> Shape | Trace:
-    """What is to be served."""
-    if recorded is None:
-        return choices.choose_source(
-            preset, trace, prompt_tokens, output_tokens, shared_prefix_tokens, shared_prefixes
-        )
-    if trace is not None:
-        raise UsageError("--trace and --recorded were both given", hint="give only one of them")
-    return _recorded_traffic(recorded)
-
-
-def _recorded_traffic(path: Path) -> Trace:
-    """The traffic behind recorded timelines."""
-    found = trace_of(_timelines(path))
-    if not found.trace.requests:
-        raise ConfigError(f"{path} has no request of a known length", hint="record more traffic")
-    if found.left_out:
-        err.print(f"{found.left_out} requests of unknown length were left out", soft_wrap=True)
-    return found.trace
-
-
-def _timelines(path: Path) -> list[Timeline]:
-    """One per line; a last line that is still being written is left out."""
-    try:
-        lines = path.read_bytes().splitlines(keepends=True)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read ({error.strerror})", hint="give another file") from error
-    found = []
-    for number, line in enumerate(lines, 1):
-        try:
-            if line.strip():
-                found.append(timeline_record.decode(line))
-        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
-            if number == len(lines) > 1 and not line.endswith(b"\n"):
-                err.print(f"the last line of {path} is incomplete and was left out", soft_wrap=True)
-                break
-            raise ConfigError(
-                f"{path}: line {number} is no timeline",
-                hint="give a file that --timelines or a gateway wrote",
-            ) from error
-    return found
 
 
 @contextmanager

@@ -10,19 +10,23 @@ from typing import Annotated
 
 import typer
 
+from phasewise.cli.options import AsJson
 from phasewise.fleet.config import phasewise_home
 from phasewise.fleet.local.gateway_run import GatewayState, WorkerReport, living_gateways, lone_gateways
 from phasewise.fleet.local.run_files import RunPaths, fleet_names, read_state
 from phasewise.fleet.local.state import FleetState, ProcessIdentity
 from phasewise.fleet.local.stop import checked, supervisor_lives
 from phasewise.report.console import err, out
-from phasewise.report.fleet_view import print_members, state_as_json
-from phasewise.report.gateway_view import print_gateway, print_troubled
+from phasewise.report.fleet_view import print_gateway, print_members, print_troubled, state_as_json
 
 
 def status(
-    name: Annotated[str | None, typer.Option(help="Only this fleet. (default: all)")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="Only this fleet. (default: all)", show_default=False),
+    ] = None,
+    *,
+    as_json: AsJson = False,
 ) -> None:
     """Show the fleets and gateways that you run here, and the state of every worker.
 
@@ -33,30 +37,32 @@ def status(
     recorded = [state for each in names if (state := read_state(RunPaths(home, each))) is not None]
     gateways = living_gateways(home)
     lone = lone_gateways(gateways, recorded) if name is None else []
-    by_process: dict[ProcessIdentity | None, GatewayState] = {it.process: it for it in gateways}
+    by_process: dict[ProcessIdentity | None, GatewayState] = {
+        gateway.process: gateway for gateway in gateways
+    }
     fleets = [
         (fleet, () if (gateway := by_process.get(fleet.gateway.process)) is None else gateway.workers)
         for fleet in asyncio.run(_check_all(recorded))
     ]
     if as_json:
         found = {
-            "fleets": [_facts(fleet, workers) for fleet, workers in fleets],
+            "fleets": [_facts(fleet, of_fleet) for fleet, of_fleet in fleets],
             "gateways": [gateway.model_dump(mode="json") for gateway in lone],
         }
         typer.echo(json.dumps(found))
     else:
-        for fleet, workers in fleets:
+        for fleet, of_fleet in fleets:
             _print(fleet)
-            print_troubled(workers)
+            print_troubled(of_fleet)
         for gateway in lone:
             print_gateway(gateway)
         if not fleets and not lone:
             what = f"no fleet named {name}" if name else "no fleet and no gateway"
             err.print(f"{what} runs here; `phasewise up` starts a fleet, `phasewise gateway URL` a gateway")
     serve = [fleet.all_ready and supervisor_lives(fleet) for fleet, _ in fleets]
-    serve += [
-        it.serves for workers in (*(its for _, its in fleets), *(it.workers for it in lone)) for it in workers
-    ]
+    workers = [worker for _, of_fleet in fleets for worker in of_fleet]
+    workers += [worker for gateway in lone for worker in gateway.workers]
+    serve += [worker.serves for worker in workers]
     if not (fleets or lone) or not all(serve):
         raise typer.Exit(1)
 

@@ -15,14 +15,11 @@ from phasewise.diagnosis.gather.target import FORBIDDEN, QUICK, admin_headers, r
 from phasewise.fleet.local.gateway_run import living_gateways, lone_gateways
 from phasewise.fleet.local.run_files import RunPaths, fleet_names, is_supervised, read_state
 
-GatewayOption = Annotated[
-    str | None,
-    typer.Option(
-        "--gateway",
-        metavar="URL|FILE.YAML",
-        help="The gateway's address, its fleet file or its gateway file. (default: the one that runs here)",
-    ),
-]
+_WHICH = "The gateway's address, its fleet file or its gateway file. (default: the one that runs here)"
+GatewayOption = Annotated[str | None, typer.Option("--gateway", metavar="URL|FILE.YAML", help=_WHICH)]
+GatewayArgument = Annotated[str | None, typer.Argument(metavar="GATEWAY", help=_WHICH, show_default=False)]
+GATEWAY_ARGUMENT = "the gateway's address"
+"""What an error calls the argument."""
 
 
 def gateway_address(given: str | None, home: Path, parameter: str = "--gateway") -> str:

@@ -22,7 +22,7 @@ from rich.text import Text
 
 from phasewise.api.targets import subject_of
 from phasewise.cli.explain import explained
-from phasewise.cli.options import AdminKey
+from phasewise.cli.options import AdminKey, StepsUrl
 from phasewise.cli.targets import gateway_address
 from phasewise.core.errors import EngineUnreachable, PhasewiseError
 from phasewise.core.slo import parse_slo
@@ -41,7 +41,7 @@ WHOLE_AFTER = 3
 _UP, _DOWN, _ENTER, _ESCAPE, _BACK = "\x1b[A", "\x1b[B", "\n", "\x1b", "\x7f"
 
 
-class Sort(StrEnum):
+class LiveOrder(StrEnum):
     """What engines and requests are sorted by."""
 
     TTFT = "ttft"
@@ -54,7 +54,7 @@ def top(
     target: Annotated[
         str | None,
         typer.Argument(
-            metavar="[TARGET]",
+            metavar="TARGET",
             help="http://host:port of a phasewise gateway or an engine, the file or the name of a running "
             "fleet. (default: the gateway that runs here)",
             show_default=False,
@@ -67,14 +67,11 @@ def top(
             "for an engine ttft=1s,tpot=100ms)"
         ),
     ] = "",
-    sort: Annotated[Sort, typer.Option(help="Sort engines and requests by this.")] = Sort.TTFT,
+    sort: Annotated[LiveOrder, typer.Option(help="Sort engines and requests by this.")] = LiveOrder.TTFT,
     only: Annotated[
         str, typer.Option("--filter", metavar="TEXT", help="Only engines and requests with this text.")
     ] = "",
-    steps_url: Annotated[
-        str | None,
-        typer.Option(help="Address of the engine's step recorder. (default: the engine's port + 10000)"),
-    ] = None,
+    steps_url: StepsUrl = None,
     once: Annotated[bool, typer.Option("--once", help="Print one view after 2 seconds, and exit.")] = False,
     admin_key: AdminKey = None,
     as_json: Annotated[

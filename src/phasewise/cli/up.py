@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from phasewise.benchmark import demo_traffic
 from phasewise.cli.engine import EnginePython, current_engine
 from phasewise.cli.model import fetch_gguf_here
 from phasewise.core.errors import EngineStartFailed, FleetError, UsageError
@@ -26,8 +27,8 @@ from phasewise.fleet.config import (
     load_fleet,
     phasewise_home,
 )
-from phasewise.fleet.engines.demo_model import gguf_file
 from phasewise.fleet.engines.environment import EngineEnvironment, device_for, reject_missing_llama_cpp
+from phasewise.fleet.engines.known_models import gguf_file
 from phasewise.fleet.engines.model_config_file import fleet_model
 from phasewise.fleet.local.placement import this_machine
 from phasewise.fleet.local.plan import FleetPlan, MemberPlan, ProcessPlan, plan_fleet
@@ -43,7 +44,6 @@ from phasewise.fleet.local.run_files import (
 )
 from phasewise.fleet.local.state import FleetState
 from phasewise.fleet.local.supervisor import Assignment, supervise
-from phasewise.loadgen import demo_traffic
 from phasewise.report.console import err, out
 from phasewise.report.fleet_view import FleetDisplay, print_ready, state_as_json
 
@@ -195,7 +195,7 @@ def _run_detached(plan: FleetPlan, timeout_s: float, as_json: bool) -> None:
         supervisor.send_signal(signal.SIGTERM)
         supervisor.wait()
         raise
-    other_name = "" if plan.name == FleetConfig().name else f" --name {plan.name}"
+    other_name = "" if plan.name == FleetConfig().name else f" {plan.name}"
     _announce(state, as_json, f"`phasewise down{other_name}` stops it.")
 
 

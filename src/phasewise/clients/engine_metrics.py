@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from phasewise.clients.http_client import HttpClient, Reply
-from phasewise.core.engine_metrics import KvCounters, LoadReading, MetricsSnapshot
+from phasewise.clients.http_client import HttpClient
+from phasewise.core.engine_metrics import MetricsPage, MetricsSnapshot
 from phasewise.core.errors import FailureKind, UpstreamError
-from phasewise.engines.known import USUAL, engine_of
+from phasewise.engines.known import USUAL, engine_of, read_page
 from phasewise.engines.port import Engine
 
 
@@ -21,9 +21,8 @@ async def identify_engine(client: HttpClient) -> Engine | None:
 async def fetch_metrics(client: HttpClient, clock: Callable[[], float] = time.time) -> MetricsSnapshot:
     """Take a snapshot of the engine behind a client, timed at the middle of the exchange."""
     asked_s = clock()
-    reply = await _fetched(client)
-    taken_at_s = (asked_s + clock()) / 2
-    return read_metrics(reply.body, taken_at_s)
+    text = await fetch_text(client)
+    return read_metrics(text, (asked_s + clock()) / 2)
 
 
 def read_metrics(text: bytes, taken_at_unix_s: float) -> MetricsSnapshot:
@@ -31,20 +30,13 @@ def read_metrics(text: bytes, taken_at_unix_s: float) -> MetricsSnapshot:
     return (engine_of(text) or USUAL).parse_metrics(text.decode(errors="replace"), taken_at_unix_s)
 
 
-async def fetch_load(client: HttpClient, clock: Callable[[], float] = time.time) -> LoadReading | None:
-    """Read an engine's load; None if it does not report it."""
-    reply = await client.fetch("GET", "/metrics")
-    engine = engine_of(reply.body) if reply.status == 200 else None
-    return None if engine is None else engine.parse_load(reply.body, clock())
+async def fetch_page(client: HttpClient) -> MetricsPage:
+    """The load of the engine behind a client, its counters of KV, and the progress of its ranks."""
+    return read_page(await fetch_text(client), time.time())
 
 
-async def fetch_kv_counters(client: HttpClient) -> KvCounters:
-    """Where the KV of an engine's prompts came from; UpstreamError if it does not report it."""
-    text = (await _fetched(client)).body
-    return (engine_of(text) or USUAL).parse_kv_counters(text)
-
-
-async def _fetched(client: HttpClient) -> Reply:
+async def fetch_text(client: HttpClient) -> bytes:
+    """The engine's metrics as it writes them; UpstreamError if it serves none."""
     reply = await client.fetch("GET", "/metrics")
     if reply.status != 200:
         engine = engine_of(reply.body, reply.headers) or USUAL
@@ -53,4 +45,4 @@ async def _fetched(client: HttpClient) -> Reply:
             f"{client.base_url}/metrics answered {reply.status}",
             hint=engine.WITHOUT_METRICS,
         )
-    return reply
+    return reply.body

@@ -14,6 +14,7 @@ import ssl
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import SplitResult, urlsplit
@@ -59,7 +60,8 @@ class Access:
 class HttpClient:
     """A client for one origin. Not shared between event loops.
 
-    `socket_options` are set on each of its connections, as `setsockopt` takes them.
+    `socket_options` are set on each of its connections, as `setsockopt` takes them. With `unix_socket` it
+    connects there, wherever the address leads.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class HttpClient:
         timeouts: Timeouts | None = None,
         access: Access | None = None,
         socket_options: Sequence[tuple[int, int, int]] = (),
+        unix_socket: Path | None = None,
     ) -> None:
         parts = _split_address(base_url)
         self.base_url = base_url.rstrip("/")
@@ -80,6 +83,7 @@ class HttpClient:
         self._timeouts = timeouts or Timeouts()
         self._authority = parts.netloc
         self._socket_options = socket_options
+        self._unix_socket = unix_socket
         # Ordered by when they were returned: the most recently used one is used next.
         self._idle: dict[Connection, None] = {}
         self._open: set[Connection] = set()
@@ -149,14 +153,19 @@ class HttpClient:
 
     async def _connect(self) -> Connection:
         loop = asyncio.get_running_loop()
+
+        def connect() -> Connection:
+            return Connection(loop, self._open, self._idle)
+
         try:
             async with asyncio.timeout(self._timeouts.connect_s):
-                transport, connection = await loop.create_connection(
-                    lambda: Connection(loop, self._open, self._idle),
-                    self._host,
-                    self._port,
-                    ssl=self._tls and (self._access.tls or self._tls),
-                )
+                if self._unix_socket is not None:
+                    transport, connection = await loop.create_unix_connection(connect, str(self._unix_socket))
+                else:
+                    tls = self._tls and (self._access.tls or self._tls)
+                    transport, connection = await loop.create_connection(
+                        connect, self._host, self._port, ssl=tls
+                    )
         except TimeoutError:
             raise UpstreamError(
                 FailureKind.TIMED_OUT,
@@ -277,7 +286,7 @@ class StreamedReply:
         For callers that need exact arrival times: a reading task is woken later. `sink` blocks the event
         loop, so it must be quick; what it raises counts as a broken reply.
         """
-        return self._live.pour(sink)
+        return self._live.read_into(_Sink(sink))
 
     def read_into(self, reader: Reader) -> Coroutine[Any, Any, None]:
         """Pass the rest of the body to `reader`, one call per socket read, and return at its end."""
@@ -304,6 +313,26 @@ class StreamedReply:
         if self._connection is None:
             raise RuntimeError("the reply has ended")
         return self._connection
+
+
+class _Sink:
+    """A reader that passes every piece of a body on to a function."""
+
+    def __init__(self, sink: Callable[[bytes], None]) -> None:
+        self._sink = sink
+
+    def take(self, parts: Sequence[bytes]) -> None:
+        try:
+            for part in parts:
+                self._sink(part)
+        except Exception as error:
+            raise UpstreamError(FailureKind.PROTOCOL, f"the reply cannot be read ({error})") from error
+
+    def takes_chunk(self, data: bytes, start: int, end: int) -> bool:
+        return False
+
+    def pass_on(self, chunks: bytes) -> None:
+        raise AssertionError("it accepts no chunk unread")
 
 
 # --- Addresses as users type them.

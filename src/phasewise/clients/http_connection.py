@@ -9,7 +9,7 @@ import asyncio
 import select
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -80,7 +80,6 @@ class Connection(asyncio.Protocol):
         "_queued_bytes",
         "_reader",
         "_registry",
-        "_sink",
         "_transport",
         "_wait_limit_s",
         "_waiter",
@@ -124,7 +123,6 @@ class Connection(asyncio.Protocol):
         self._keep_alive = False
         self._wait_limit_s = 0.0
         self._waiter: asyncio.Future[None] | None = None
-        self._sink: Callable[[bytes], None] | None = None
         self._reader: Reader | None = None
         self._chunk_ended = False
         self._between_chunks = False
@@ -153,49 +151,23 @@ class Connection(asyncio.Protocol):
         while not self._parts:
             if self.body_done:
                 return b""
-            if self._error is not None:
-                raise _afresh(self._error)
-            if self._paused:
-                self.resume()
-            # `_wait` inlined: this runs once per chunk, and saving a coroutine saves a microsecond.
-            self._waiter = self._loop.create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
-        parts = self._parts
-        self._parts = []
-        self._queued_bytes = 0
+            self.resume()
+            await self._wait()
+        parts, self._parts, self._queued_bytes = self._parts, [], 0
         return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    async def pour(self, sink: Callable[[bytes], None]) -> None:
-        """Pass body bytes to `sink` as they arrive, after those that arrived before this call."""
-        for part in self._take_parts():
-            sink(part)
-        self._sink = sink
-        try:
-            await self._wait_for_end()
-        finally:
-            self._sink = None
 
     async def read_into(self, reader: Reader) -> None:
         """Pass body bytes to `reader` read by read, after those that arrived before this call."""
-        if parts := self._take_parts():
+        parts, self._parts, self._queued_bytes = self._parts, [], 0
+        self.resume()
+        if parts:
             reader.take(parts)
         self._reader = reader
         try:
-            await self._wait_for_end()
+            while not self.body_done:
+                await self._wait()
         finally:
             self._reader = None
-
-    def _take_parts(self) -> list[bytes]:
-        parts, self._parts, self._queued_bytes = self._parts, [], 0
-        self.resume()
-        return parts
-
-    async def _wait_for_end(self) -> None:
-        while not self.body_done:
-            await self._wait()
 
     def pause(self) -> None:
         """Stop reading for now."""
@@ -294,8 +266,8 @@ class Connection(asyncio.Protocol):
         silent_s = self._loop.time() - self._last_activity_s
         if waiting and silent_s >= self._wait_limit_s:
             missing = "byte of the reply's body" if self._head_done else "whole head of a reply"
-            self._fail(UpstreamError(FailureKind.TIMED_OUT, f"no {missing} came for {duration(silent_s)}"))
-            self.abort()
+            why = f"no {missing} came for {duration(silent_s)}"
+            self._break_off(UpstreamError(FailureKind.TIMED_OUT, why))
         elif not self.body_done and self._error is None:
             remaining_s = max(self._wait_limit_s - silent_s, 0.0) if waiting else self._wait_limit_s
             self._watchdog = self._loop.call_later(max(remaining_s, 0.01), self._check_deadline)
@@ -303,9 +275,8 @@ class Connection(asyncio.Protocol):
     # --- asyncio.Protocol ---------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(
-            asyncio.Transport, transport
-        )  # uvloop's transports share no base class with it
+        # uvloop's transports share no base class with it.
+        self._transport = cast(asyncio.Transport, transport)
         self._registry.add(self)
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in {socket.AF_INET, socket.AF_INET6}:
@@ -363,15 +334,13 @@ class Connection(asyncio.Protocol):
             self._wake()
 
     def _deliver(self) -> UpstreamError | None:
-        """Pass what arrived to the sink or reader, or keep it; returns how the reply broke, if it did."""
+        """Pass what arrived to the reader, or keep it; returns how the reply broke, if it did."""
         if self._reader is not None:
             parts, self._parts, self._queued_bytes = self._parts, [], 0
             try:
                 self._reader.take(parts)
             except UpstreamError as error:
                 return error
-        elif self._sink is not None:
-            self._queued_bytes = 0
         elif self._queued_bytes > READ_AHEAD_BYTES:
             self.pause()
         return None
@@ -408,10 +377,7 @@ class Connection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         """Some decoded body bytes."""
-        if self._sink is not None:
-            self._sink(body)
-        else:
-            self._parts.append(body)
+        self._parts.append(body)
         self._queued_bytes += len(body)
 
     def on_chunk_header(self) -> None:

@@ -91,7 +91,9 @@ def _numbers(reply: Reply) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     try:
         (entry,) = orjson.loads(reply.body)["data"]
         values = entry["embedding"]
-        if not 0 < len(values) <= _MOST_DIMENSIONS or not all(type(it) in (int, float) for it in values):
+        if not 0 < len(values) <= _MOST_DIMENSIONS:
+            raise ValueError
+        if not all(type(value) in (int, float) for value in values):
             raise ValueError
         return np.array(values, np.float64)
     except (ValueError, TypeError, LookupError, OverflowError):

@@ -74,7 +74,7 @@ class ApiServer:
     async def list(self, path: str, selector: str) -> Listed:
         """The objects that the selector matches."""
         found = await self.get(path, selector)
-        objects = {it["metadata"]["name"]: it for it in found.get("items") or ()}
+        objects = {item["metadata"]["name"]: item for item in found.get("items") or ()}
         return Listed(found["metadata"]["resourceVersion"], objects)
 
     async def follow(self, path: str, selector: str, listed: Listed) -> AsyncIterator[None]:
@@ -124,7 +124,7 @@ class ApiServer:
 def api_server(url: str | None, token_file: str, ca_file: str) -> ApiServer:
     """The API server at this address; by default the one whose pod this process is in."""
     if url is None:
-        host, port = (os.environ.get(f"KUBERNETES_SERVICE_{it}") for it in ("HOST", "PORT"))
+        host, port = (os.environ.get(f"KUBERNETES_SERVICE_{name}") for name in ("HOST", "PORT"))
         if host is None:
             raise ConfigError(
                 "this process is in no Kubernetes cluster, so no Service can be looked up",

@@ -10,12 +10,12 @@ from typing import Any
 
 import orjson
 
-from phasewise.clients.engine_metrics import fetch_kv_counters
-from phasewise.clients.engine_report import read_report
+from phasewise.clients.engine_metrics import fetch_page
 from phasewise.clients.http_client import HttpClient
 from phasewise.core.engine_metrics import KvCounters
 from phasewise.core.kv_transfer import KvGrowth, KvProof
-from phasewise.core.timeline import Part
+from phasewise.core.timeline import NO_ACCOUNT
+from phasewise.engines.reply import read_account
 
 COUNTED_WITHIN_S = 1.0
 """The engine counts a transfer with its next step, a moment after the answer."""
@@ -72,7 +72,7 @@ async def ask(
 async def growth_since(client: HttpClient, before: KvCounters, prompt_tokens: int) -> KvGrowth:
     """By how much the counters grew, as soon as they include a KV transfer this large, or after a moment."""
     for _ in range(_LOOKS):
-        grown = _growth(before, await fetch_kv_counters(client))
+        grown = _growth(before, (await fetch_page(client)).kv)
         if grown.proof_of(prompt_tokens) in _SETTLED and grown.moved_bytes:
             break
         await asyncio.sleep(COUNTED_WITHIN_S / _LOOKS)
@@ -111,17 +111,16 @@ def _answer(status: int, body: bytes) -> TrialAnswer:
         said = orjson.loads(body)
         if status != 200:
             return TrialAnswer(status)
-        report = read_report(said.get("usage"), said.get("metrics"))
-        seconds = {span.part: span.duration_s for span in report.spans}
-        gaps = (report.output_tokens or 1) - 1
+        account = read_account(said) or NO_ACCOUNT
+        gaps = (account.output_tokens or 1) - 1
         return TrialAnswer(
             status=status,
             text=str(said["choices"][0]["text"]),
-            prompt_tokens=report.prompt_tokens,
-            cached_tokens=report.cached_tokens or 0,
-            queue_s=seconds.get(Part.ENGINE_QUEUE),
-            prefill_s=seconds.get(Part.PREFILL),
-            gap_s=seconds[Part.DECODE] / gaps if gaps and Part.DECODE in seconds else None,
+            prompt_tokens=account.prompt_tokens,
+            cached_tokens=account.cached_tokens or 0,
+            queue_s=account.queue_s,
+            prefill_s=account.prefill_s,
+            gap_s=account.decode_s / gaps if gaps and account.decode_s is not None else None,
             params=said.get("kv_transfer_params") or {},
         )
     except (ValueError, LookupError, TypeError, AttributeError):

@@ -106,7 +106,7 @@ class OnnxEmbedder:
                 f"{self._folder} has no model that can be loaded ({type(error).__name__})",
                 hint=f"it needs {MODEL_FILE} and {TOKENIZER_FILE} of one model; fetch them again",
             ) from None
-        feeds = frozenset(it.name for it in session.get_inputs())
+        feeds = frozenset(given.name for given in session.get_inputs())
         if not {"input_ids", "attention_mask"} <= feeds <= _FEEDS:
             raise ConfigError(
                 f"{self._folder / MODEL_FILE} does not embed text: its inputs are {', '.join(sorted(feeds))}",

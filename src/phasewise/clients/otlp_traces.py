@@ -13,8 +13,7 @@ from urllib.parse import urlsplit
 from phasewise import __version__
 from phasewise.core.errors import ConfigError
 from phasewise.core.timeline import Timeline
-from phasewise.core.trace_context import SAMPLED, span_id
-from phasewise.core.trace_span import SpanKind, TraceLoss, TraceSpan
+from phasewise.core.trace_context import SAMPLED, SpanKind, TraceLoss, TraceSpan, span_id
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan

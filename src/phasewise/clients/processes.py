@@ -316,7 +316,8 @@ def _waited_for_others(threads: Mapping[Thread, ThreadTime], taken: _Taken) -> d
     charged in proportion to what it ran there. Where siblings run on separate cores, this charges others too
     little, so the figure is a lower bound.
     """
-    own_s = {cores: _ran_on(cores, threads.values()) for cores in {it.cores for it in threads.values()}}
+    core_sets = {thread.cores for thread in threads.values()}
+    own_s = {cores: _ran_on(cores, threads.values()) for cores in core_sets}
     waited_s = {}
     for name, thread in threads.items():
         busy_s = sum(taken.busy_s.get(core, 0.0) for core in thread.cores)

@@ -118,16 +118,6 @@ async def published(
         await connection.disconnect(nowait=True)
 
 
-async def reply_or_error(connection: AbstractConnection) -> Any:  # noqa: ANN401 - whatever Redis says
-    """What Redis says next; an error that it says is an answer too, a broken connection is none."""
-    try:
-        return await connection.read_response()
-    except Exception as error:
-        if not connection.is_connected:
-            raise
-        return error
-
-
 def rejection(reply: Exception) -> StoreRejected:
     """The error for a command that Redis rejected, without Redis' message, which may repeat the command."""
     return StoreRejected(f"Redis rejects a command ({type(reply).__name__})")
@@ -222,7 +212,13 @@ class _OpenConnection:
 
     async def _receive(self) -> None:
         while True:
-            reply = await reply_or_error(self._connection)
+            try:
+                reply = await self._connection.read_response()
+            except Exception as error:
+                # An error that Redis says is a reply too.
+                if not self._connection.is_connected:
+                    raise
+                reply = error
             asked = self._unanswered[0]
             asked.replies.append(reply)
             if len(asked.replies) == asked.replies_due:

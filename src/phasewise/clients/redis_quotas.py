@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha1
@@ -11,12 +9,11 @@ from importlib import resources
 from typing import Any
 
 from phasewise.clients.fair_deadline import fair_deadline
-from phasewise.clients.redis_connection import redis_connections, reply_or_error
+from phasewise.clients.redis_connection import Command, SharedConnection, redis_connections
 from phasewise.core.errors import StoreUnreachable
 
 _SCRIPT = resources.files(__package__).joinpath("redis_quotas.lua").read_text(encoding="utf-8")
 _SCRIPT_SHA = sha1(_SCRIPT.encode(), usedforsecurity=False).hexdigest()
-_CLOSES_WITHIN_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +46,7 @@ class Renew:
 
 
 Operation = Take | Settle | Renew
-_Command = tuple[str | int, ...]
-_LOAD_SCRIPT: _Command = ("SCRIPT LOAD", _SCRIPT)
+_LOAD_SCRIPT: Command = ("SCRIPT LOAD", _SCRIPT)
 Waits = tuple[int, int, bool]
 """The reply to Take: the waits for requests and for tokens in microseconds, and whether no slot is free."""
 
@@ -59,9 +55,7 @@ class RedisQuotas:
     """The store of limits. It contacts nothing before the first use and never shows the URL."""
 
     def __init__(self, url: str, key_prefix: str, lease_s: float) -> None:
-        # One connection and no pool: replies come in order, and the pool's checks of every command cost more
-        # than the commands.
-        self._connection = redis_connections(url, "gateway.redis")()
+        self._connection = SharedConnection(redis_connections(url, "gateway.redis"))
         self._key_prefix = key_prefix
         self._lease_ms = round(lease_s * 1000)
 
@@ -73,8 +67,11 @@ class RedisQuotas:
         try:
             async with fair_deadline(deadline_s):
                 replies = await self._replies([self._command(operation) for operation in operations])
+        except StoreUnreachable:
+            raise
         except Exception as error:
-            # Any error: a waiting caller must get a reply, and Redis clients fail in many ways.
+            # Any error: a waiting caller must get a reply. The connection may still wait for Redis'.
+            await self._connection.close()
             raise StoreUnreachable(f"Redis does not answer ({type(error).__name__})") from None
         if not operations:
             return []
@@ -85,16 +82,15 @@ class RedisQuotas:
 
     async def close(self) -> None:
         """Close the connection."""
-        with contextlib.suppress(Exception):
-            async with asyncio.timeout(_CLOSES_WITHIN_S):
-                await self._connection.disconnect()
+        await self._connection.close()
 
-    async def _replies(self, commands: list[_Command]) -> list[Any]:
-        replies = await self._exchange(commands or [_LOAD_SCRIPT])
+    async def _replies(self, commands: list[Command]) -> list[Any]:
+        replies = await self._connection.ask_all(commands or [_LOAD_SCRIPT])
         missing = [index for index, reply in enumerate(replies) if _script_is_missing(reply)]
         if missing:
             # Redis is new, was restarted, or its scripts were flushed: these were not performed.
-            _, *again = await self._exchange([_LOAD_SCRIPT, *(commands[index] for index in missing)])
+            missed = [_LOAD_SCRIPT, *(commands[index] for index in missing)]
+            _, *again = await self._connection.ask_all(missed)
             for index, reply in zip(missing, again, strict=True):
                 replies[index] = reply
         for reply in replies:
@@ -102,13 +98,7 @@ class RedisQuotas:
                 raise reply
         return replies
 
-    async def _exchange(self, commands: list[_Command]) -> list[Any]:
-        """Redis' reply to each; errors are among them, so that no reply stays unread."""
-        packed = self._connection.pack_commands(commands)
-        await self._connection.send_packed_command(packed, check_health=False)
-        return [await reply_or_error(self._connection) for _ in commands]
-
-    def _command(self, operation: Operation) -> _Command:
+    def _command(self, operation: Operation) -> Command:
         # In braces: a cluster hashes only this part, so that a key's three names are on the same node.
         root = f"{self._key_prefix}:{{{operation.key_id}}}:"
         script = ("EVALSHA", _SCRIPT_SHA, 3, root + "requests", root + "tokens", root + "leases")

@@ -1,4 +1,4 @@
-"""Splits arriving bytes into server-sent events, and reads OpenAI-style chunks with little work.
+"""Splits arriving bytes into server-sent events, and reads the chunks of a stream with little work.
 
 It never changes bytes.
 """
@@ -13,7 +13,8 @@ from typing import Any
 import orjson
 
 from phasewise.core.errors import FailureKind, UpstreamError
-from phasewise.engines.known import timings_in
+from phasewise.core.timeline import EngineAccount
+from phasewise.engines.reply import read_account
 
 EVENT_LIMIT_BYTES = 16 * 1024 * 1024
 """No engine writes a larger event; holding more would only fill memory."""
@@ -97,8 +98,7 @@ class Chunk:
     has_content: bool = False
     finish_reason: str | None = None
     stop_reason: int | str | None = None
-    usage: Mapping[str, Any] | None = None
-    metrics: Mapping[str, Any] | None = None
+    account: EngineAccount | None = None
     error: str | None = None
     done: bool = False
     engine_id: str | None = None
@@ -127,8 +127,7 @@ def parse_chunk(event: bytes) -> Chunk:
         has_content=has_content,
         finish_reason=finish,
         stop_reason=stop,
-        usage=_mapping(body, "usage"),
-        metrics=timings_in(body),
+        account=read_account(body),
         error=_error(body),
     )
 
@@ -180,11 +179,6 @@ def end_reasons(body: Mapping[str, Any]) -> tuple[str | None, int | str | None]:
     return None, None
 
 
-def _mapping(body: dict[str, Any], key: str) -> Mapping[str, Any] | None:
-    value = body.get(key)
-    return value if isinstance(value, dict) else None
-
-
 def _error(body: dict[str, Any]) -> str | None:
     # The message may quote the prompt, so only the kind is kept.
     match body.get("error"):
@@ -195,3 +189,70 @@ def _error(body: dict[str, Any]) -> str | None:
         case None:
             return None
     return "error"
+
+
+# --- The events of /v1/responses and /v1/messages, which name their type, as OpenAI's chunks.
+
+ABORTED = "abort"
+"""The finish reason of an answer that the engine gave up, for example at its shutdown."""
+
+_EVENT_NAME = re.compile(rb"(?:\A|\n)event: ?([\w.]+)")
+_EMPTY_DELTA = re.compile(rb'"(?:delta|text|thinking|partial_json)": ?""')
+_OPENS = frozenset({b"message_start", b"response.created"})
+_FAILS = frozenset({b"error", b"response.failed"})
+_ENDS = _FAILS | {b"message_delta", b"response.completed", b"response.incomplete"}
+_FINISH_REASONS = {
+    # Of /v1/messages.
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "max_tokens": "length",
+    "tool_use": "tool_calls",
+    # Of /v1/responses.
+    "completed": "stop",
+    "incomplete": "length",
+    "cancelled": ABORTED,
+}
+
+
+def parse_typed_event(event: bytes) -> Chunk:
+    """Read one event; only the first and the last ones are parsed as JSON."""
+    named = _EVENT_NAME.search(event)
+    name = named[1] if named else b""
+    if name in _OPENS or name in _ENDS:
+        return _typed_chunk(name, event)
+    if name.endswith(b"delta"):
+        return _NOTHING if _EMPTY_DELTA.search(event) or b'"signature_delta"' in event else _CONTENT_ONLY
+    return _DONE if name == b"message_stop" else _NOTHING
+
+
+def _typed_chunk(name: bytes, event: bytes) -> Chunk:
+    try:
+        body = orjson.loads(event_data(event))
+    except orjson.JSONDecodeError:
+        return Chunk(error=MALFORMED)
+    if not isinstance(body, dict) or name in _FAILS:
+        return Chunk(error=MALFORMED if name not in _FAILS else "error")
+    # The events of /v1/messages each have a part of the reply, those of /v1/responses all of it.
+    reply = _mapping(body.get("response")) or _mapping(body.get("message")) or body
+    if name in _OPENS:
+        return Chunk(engine_id=reply_id(reply))
+    return Chunk(
+        finish_reason=finish_reason_of(_mapping(body.get("delta")) or reply) or ABORTED,
+        account=read_account(reply),
+        done=name != b"message_delta",
+    )
+
+
+def finish_reason_of(reply: Mapping[str, Any]) -> str | None:
+    """Why the answer ended, in the words of OpenAI's chat completions."""
+    return _FINISH_REASONS.get(str(reply.get("stop_reason") or reply.get("status")))
+
+
+def reply_id(reply: Mapping[str, Any]) -> str | None:
+    """The engine's id of the request."""
+    found = reply.get("id")
+    return found if isinstance(found, str) else None
+
+
+def _mapping(value: object) -> dict[str, Any] | None:
+    return value if isinstance(value, dict) else None

@@ -1,4 +1,7 @@
-"""Reads the steps from the recorder in an engine's process, and converts their times to our wall clock."""
+"""Reads an engine's steps from the recorder in its process, or from the requests that it lists.
+
+Times are converted to our wall clock.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,8 @@ import orjson
 from phasewise.clients.http_client import HttpClient, Timeouts, origin
 from phasewise.core.errors import EngineUnreachable, FailureKind, UpstreamError
 from phasewise.core.steps import STEP_RECORD_VERSION, EngineStep, FinishedRequest, KvTransfer
+from phasewise.engines.listed_requests import ReadListing, StepsFromListings
+from phasewise.engines.port import Engine
 
 # --- How far another host's wall clock is from ours, learned from exchanges with it.
 
@@ -51,7 +56,6 @@ class FeedHeader:
     `details` says whether steps carry token counts (a setting of the engine).
     """
 
-    recorder: str
     engine: str
     boot: str
     now_unix_s: float
@@ -212,7 +216,6 @@ def _check_versions(records: list[Any]) -> None:
 
 def _header(record: Mapping[str, Any]) -> FeedHeader:
     return FeedHeader(
-        recorder=record["recorder"],
         engine=record["engine"],
         boot=record["boot"],
         now_unix_s=record["now_unix_s"],
@@ -264,3 +267,28 @@ def _phase_s(seconds: float | None) -> float:
 
 def _shifted(step: EngineStep, shift_s: float) -> EngineStep:
     return replace(step, ended_unix_s=step.ended_unix_s - shift_s) if shift_s else step
+
+
+# --- Steps of an engine without a recorder, from what it lists.
+
+
+class ListingFeed:
+    """Follows one engine that lists the requests it computes; read many times a second."""
+
+    def __init__(self, client: HttpClient, engine: Engine, clock: Callable[[], float] = time.time) -> None:
+        self._client = client
+        self._engine = engine
+        self._clock = clock
+        self._steps = StepsFromListings()
+
+    async def poll(self, waiting: int | None) -> tuple[EngineStep, ...] | None:
+        """The steps since the last poll; None if it lists nothing. `waiting` requests have no slot."""
+        asked_s = self._clock()
+        try:
+            reply = await self._client.fetch("GET", self._engine.LISTING_PATH or "/")
+        except UpstreamError:
+            return None
+        listing = self._engine.parse_listing(reply.body) if reply.status == 200 else None
+        if listing is None:
+            return None
+        return self._steps.add(ReadListing(listing, asked_s, self._clock(), waiting))

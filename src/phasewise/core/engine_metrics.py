@@ -21,7 +21,7 @@ SeriesKey = tuple[str, Labels]
 _T = TypeVar("_T")
 
 
-class Series(StrEnum):
+class EngineSeries(StrEnum):
     """What an engine may count, by our names; adapters translate theirs. Evidence files hold the values."""
 
     # at this moment
@@ -88,7 +88,7 @@ class LoadReading:
 class Rank:
     """One data-parallel rank as its counters show it: `signs` change with every step."""
 
-    signs: tuple[bytes, ...]
+    signs: tuple[float, ...]
     running: bool
     asleep: bool
     kv_used: float
@@ -109,6 +109,18 @@ class KvCounters:
     moving_s: float | None = None
     read_after_release: float | None = None
     has_connector: bool = False
+
+
+@value
+class MetricsPage:
+    """What is read of an engine's metrics several times a second, from one reading of its page.
+
+    `load` is None if the page does not hold it, `ranks` is empty if it is another server's.
+    """
+
+    load: LoadReading | None
+    kv: KvCounters
+    ranks: Mapping[str, Rank]
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,11 +203,11 @@ class MetricsSnapshot:
         return self._cache_count("block_size")
 
     def _cache_count(self, name: str) -> int | None:
-        count = self.infos.get(Series.CACHE_CONFIG, {}).get(name, "")
+        count = self.infos.get(EngineSeries.CACHE_CONFIG, {}).get(name, "")
         return int(count) if count.isdecimal() else None
 
     def counter(self, name: str, **labels: str) -> float | None:
-        """The sum of a counter's series that carry these labels (`counter(Series.PROMPT_TOKENS)`)."""
+        """The sum of a counter's series that carry these labels (`counter(EngineSeries.PROMPT_TOKENS)`)."""
         return _sum(_matching(self.counters, name, labels))
 
     def gauge(self, name: str, **labels: str) -> float | None:
@@ -283,13 +295,13 @@ def merged(snapshots: Sequence[MetricsSnapshot]) -> MetricsSnapshot:
                 target.setdefault(key, []).append(number)
         for key, found in snapshot.histograms.items():
             histograms[key] = histograms[key].plus(found) if key in histograms else found
-    starts = [it.process_start_unix_s for it in snapshots if it.process_start_unix_s is not None]
+    starts_s = (snapshot.process_start_unix_s for snapshot in snapshots)
     return MetricsSnapshot(
         taken_at_unix_s=first.taken_at_unix_s,
         counters={key: sum(values) for key, values in counters.items()},
         gauges={key: over_cores(key[0], values) for key, values in gauges.items()},
         histograms=histograms,
-        process_start_unix_s=max(starts, default=None),
+        process_start_unix_s=max((start_s for start_s in starts_s if start_s is not None), default=None),
     )
 
 

@@ -63,25 +63,6 @@ def pair_ref(prefill: WorkerRef, decode: WorkerRef) -> WorkerRef:
     return WorkerRef(f"{prefill.name} -> {decode.name}", f"{prefill.incarnation} -> {decode.incarnation}")
 
 
-@value
-class EngineAccount:
-    """What an engine and its stream report about one attempt; None where it was not observed.
-
-    `queue_s` and `prefill_s` are as the engine reports them: on a worker that fetched its KV, `queue_s`
-    contains the KV transfer. `gap_s` is the median gap between two tokens, which stalls hardly affect.
-    """
-
-    prompt_tokens: int | None = None
-    cached_tokens: int | None = None
-    output_tokens: int | None = None
-    queue_s: float | None = None
-    prefill_s: float | None = None
-    gap_s: float | None = None
-
-
-NO_ACCOUNT = EngineAccount()
-
-
 # --- What is known about KV transfers to one decode worker, for metrics and reports.
 
 

@@ -15,11 +15,11 @@ from phasewise.core.slo import Slo
 from phasewise.core.timeline import TTFT_PARTS, Outcome, Part, Source, Span, Timeline
 
 STALL_FACTOR = 4.0
-"""A gap is a stall when it is this many times the stream's own median gap,"""
+"""A stall is a gap this many times longer than the stream's median gap."""
 STALL_FLOOR_S = 0.05
-"""and long enough for a user to notice,"""
+"""A shorter gap is no stall in any stream: no user notices it."""
 STALL_MIN_GAPS = 4
-"""in a stream with enough gaps for a meaningful median."""
+"""A stream with fewer gaps has no meaningful median, and no stalls."""
 
 
 def ttft_s(timeline: Timeline) -> float | None:

@@ -8,7 +8,7 @@ from typing import Protocol
 from phasewise.core.caching import Lesson, Neighbour, Purge, StoredAnswer, Vector
 from phasewise.core.limits import Lease, Limits, QuotaAnswer
 from phasewise.core.timeline import Timeline
-from phasewise.core.trace_span import TraceLoss, TraceSpan
+from phasewise.core.trace_context import TraceLoss, TraceSpan
 
 
 class TimelineSink(Protocol):

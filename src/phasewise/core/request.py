@@ -38,7 +38,9 @@ class Endpoint(StrEnum):
 # Looking up a member of an enum takes ten times as long as a look-up in a set.
 _WITHOUT_DECODE = frozenset({Endpoint.EMBEDDINGS, Endpoint.COUNT_TOKENS, Endpoint.FORWARDED})
 _COMPLETIONS = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS})
-WITH_KNOWN_FIELDS: tuple[Endpoint, ...] = tuple(it for it in Endpoint if it is not Endpoint.FORWARDED)
+WITH_KNOWN_FIELDS: tuple[Endpoint, ...] = tuple(
+    endpoint for endpoint in Endpoint if endpoint is not Endpoint.FORWARDED
+)
 
 
 @value

@@ -198,8 +198,8 @@ _ENDPOINTS: dict[str, tuple[Endpoint, ...]] = {
     "resp": (Endpoint.RESPONSES,),
     "msg": (Endpoint.MESSAGES,),
     "anth": (Endpoint.MESSAGES, Endpoint.COUNT_TOKENS),
-    "turns": tuple(it for it in WITH_KNOWN_FIELDS if it not in {Endpoint.COMPLETIONS, Endpoint.EMBEDDINGS}),
-    "most": tuple(it for it in Endpoint if it.generates),
+    "turns": (Endpoint.CHAT, Endpoint.RESPONSES, Endpoint.MESSAGES, Endpoint.COUNT_TOKENS),
+    "most": tuple(endpoint for endpoint in Endpoint if endpoint.generates),
     "older": (Endpoint.CHAT, Endpoint.COMPLETIONS, Endpoint.EMBEDDINGS),
     "openai": (Endpoint.CHAT, Endpoint.COMPLETIONS, Endpoint.EMBEDDINGS, Endpoint.RESPONSES),
 }
@@ -267,4 +267,4 @@ def fields_where(holds: Callable[[RequestField], bool], on: Endpoint | None = No
     return tuple(dict.fromkeys(row.name for row in rows if holds(row)))
 
 
-PROMPT_FIELD = {it: row.name for row in ROWS if row.prefix == "prompt" for it in row.endpoints}
+PROMPT_FIELD = {on: row.name for row in ROWS if row.prefix == "prompt" for on in row.endpoints}

@@ -41,7 +41,8 @@ def wait_quantile(answered_s: Sequence[float], silent_s: Sequence[float], share:
     waiting = len(answered_s) + len(silent_s)
     unanswered_share = 1.0
     # At equal times, answered requests come first: the others still waited then.
-    for wait_s, silent in sorted([(it, False) for it in answered_s] + [(it, True) for it in silent_s]):
+    ends = [(wait_s, False) for wait_s in answered_s] + [(wait_s, True) for wait_s in silent_s]
+    for wait_s, silent in sorted(ends):
         if not silent:
             unanswered_share *= 1.0 - 1.0 / waiting
             if 1.0 - unanswered_share >= share - _ROUNDING:

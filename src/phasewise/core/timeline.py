@@ -83,6 +83,39 @@ class Span:
 
 
 @value
+class EngineAccount:
+    """What an engine and its stream report about one attempt; None where it was not observed.
+
+    `cached_tokens` may need a setting of the engine; a cold prompt is then 0. `queue_s`, `prefill_s` and
+    `decode_s` are as the engine reports them: on a worker that fetched its KV, `queue_s` contains the KV
+    transfer. `gap_s` is the median gap between two tokens, which stalls hardly affect.
+    """
+
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+    queue_s: float | None = None
+    prefill_s: float | None = None
+    decode_s: float | None = None
+    gap_s: float | None = None
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """The phases that the engine timed. It reports durations, not start times."""
+        phases = (
+            (Part.ENGINE_QUEUE, self.queue_s),
+            (Part.PREFILL, self.prefill_s),
+            (Part.DECODE, self.decode_s),
+        )
+        return tuple(
+            Span(part, Source.ENGINE_REPORT, seconds) for part, seconds in phases if seconds is not None
+        )
+
+
+NO_ACCOUNT = EngineAccount()
+
+
+@value
 class Attempt:
     """One try at one worker."""
 

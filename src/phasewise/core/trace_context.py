@@ -1,4 +1,4 @@
-"""W3C Trace Context: which trace a request belongs to, and which span its engines continue.
+"""Traces. W3C Trace Context: which trace a request belongs to, and which span its engines continue; spans.
 
 https://www.w3.org/TR/trace-context/
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
 
 from phasewise.core.request import Endpoint
 from phasewise.core.value import value
@@ -98,3 +100,41 @@ def _is_valid(found: re.Match[bytes]) -> bool:
         return False
     # Only later versions may have more fields.
     return more is None or version != b"00"
+
+
+# --- A span, before it takes the form that a backend reads.
+
+AttributeValue = str | bool | int | float | tuple[str, ...]
+Attributes = dict[str, AttributeValue]
+
+
+class TraceLoss(StrEnum):
+    """Why the spans of a request were not sent."""
+
+    QUEUE_FULL = "queue_full"
+    NOT_EXPORTED = "not_exported"
+    RATE_LIMITED = "rate_limited"
+
+
+class SpanKind(StrEnum):
+    """Where a span is: at the gateway's front, towards an engine, or inside."""
+
+    SERVER = "server"
+    CLIENT = "client"
+    INTERNAL = "internal"
+
+
+@dataclass(slots=True)
+class TraceSpan:
+    """A span of a trace. Times are seconds since the timeline's start.
+
+    `parent` is the index of another span of the request; None is the client's span.
+    """
+
+    name: str
+    parent: int | None
+    start_s: float
+    end_s: float
+    kind: SpanKind = SpanKind.INTERNAL
+    attributes: Attributes = field(default_factory=dict)
+    error: str | None = None

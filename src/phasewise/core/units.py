@@ -89,6 +89,11 @@ def gib(byte_count: float) -> str:
     return f"{byte_count / 2**30:.1f} GiB"
 
 
+def dollars(amount: float) -> str:
+    """Money: in cents, or with two digits where it is less than ten cents."""
+    return f"${amount:,.2f}" if amount >= 0.1 else f"${significant(amount, 2)}"
+
+
 def number(value: float | None) -> str:
     """A rate or a mean."""
     return NONE if value is None else three_digits(value)

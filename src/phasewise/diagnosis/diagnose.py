@@ -20,14 +20,14 @@ from phasewise.costs.fit.step_fit import StepFit
 from phasewise.diagnosis.advice.choose import advise, engines_back_first
 from phasewise.diagnosis.advice.fix import Advice, Fix, by_gain
 from phasewise.diagnosis.analysis.attribution import Readings, explained, readings_of
-from phasewise.diagnosis.analysis.counted_requests import Typical, counted_requests, counted_steps
 from phasewise.diagnosis.analysis.counter_series import series_of
 from phasewise.diagnosis.analysis.counters import (
     counter_summary,
     with_counted_phases,
     with_counters,
 )
-from phasewise.diagnosis.analysis.engine_load import COUNTERS, YOUNG_S, EngineSurroundings, is_our_own
+from phasewise.diagnosis.analysis.engine_counters import engine_counters
+from phasewise.diagnosis.analysis.engine_load import YOUNG_S, EngineSurroundings, SeenBy
 from phasewise.diagnosis.analysis.kv_transfer_use import kv_transfer_use
 from phasewise.diagnosis.analysis.prefix_use import prefix_use
 from phasewise.diagnosis.analysis.probe_reading import probe_reading
@@ -48,13 +48,12 @@ from phasewise.diagnosis.analysis.window_summary import (
     workload_shape,
 )
 from phasewise.diagnosis.analysis.workload_profile import workload_profile
-from phasewise.diagnosis.evidence import Evidence, engine_counters
-from phasewise.diagnosis.finding import Phase
+from phasewise.diagnosis.evidence import Evidence
 from phasewise.diagnosis.predict.costs import Costs, KnownCosts, fit_window, steps_by_engine
-from phasewise.diagnosis.predict.counted_costs import counted_costs
+from phasewise.diagnosis.predict.counted import Typical, counted_costs, counted_requests, counted_steps
 from phasewise.diagnosis.predict.effects import OUTSIDE_COSTS, beyond_replay, predict_advice
 from phasewise.diagnosis.predict.setup import Setup, setup_of
-from phasewise.diagnosis.predict.traffic import Traffic, recorded_traffic
+from phasewise.diagnosis.predict.traffic import RecordedTraffic, recorded_traffic
 from phasewise.diagnosis.predict.unnamed import unnamed_in
 from phasewise.diagnosis.predict.window_replay import WindowReplay, window_replay
 from phasewise.diagnosis.rules.find import starts_late, streams_slowly
@@ -96,7 +95,7 @@ def diagnose(evidence: Evidence, slo: Slo, known: Known) -> Verdict:
 
 
 def find_cause(evidence: Evidence, slo: Slo, known: Known) -> Verdict:
-    """The same verdict without advice, whose predictions take most of the time."""
+    """The verdict without advice, whose predictions take most of the time."""
     return judge(_window(evidence, slo, known).summary, slo)
 
 
@@ -141,7 +140,7 @@ def _recorded(
 
 
 def _counted(evidence: Evidence, slo: Slo) -> _Replayable | None:
-    """The same from readings of counters, where nothing else is there."""
+    """What a replay takes of readings of counters, where no request was seen."""
     counters = engine_counters(evidence.metrics, evidence.window_s, slo)
     prompt, output, gap = counters.prompt_tokens, counters.output_tokens, counters.itl
     if prompt is None or output is None or gap is None:
@@ -161,9 +160,8 @@ def _replay(
 ) -> WindowReplay | None:
     setup = setup_of(recorded_traffic(seen.timelines), summary.engines, known.levers)
     measured_s = None
-    if summary.seen_by == COUNTERS:
-        phases = ((Phase.START, summary.start), (Phase.STREAM, summary.stream))
-        measured_s = {phase: it.lost_s if it is not None else 0.0 for phase, it in phases}
+    if summary.seen_by is SeenBy.COUNTERS:
+        measured_s = sum(phase.lost_s for phase in (summary.start, summary.stream) if phase is not None)
     return window_replay(seen.timelines, setup, seen.costs, slo, evidence.window[1], measured_s)
 
 
@@ -175,14 +173,14 @@ def _unnamed(seen: _Replayable, summary: WindowSummary) -> Unnamed:
     return found
 
 
-def _predict(advice: Advice, traffic: Traffic, setup: Setup, window: _Window, slo: Slo) -> Advice:
+def _predict(advice: Advice, traffic: RecordedTraffic, setup: Setup, window: _Window, slo: Slo) -> Advice:
     """The advice with the predicted effect of each fix, or the reason why there is none."""
     fits = window.fits
     if fits:
         rng = np.random.default_rng(REPLAY_SEED)
         advice = predict_advice(advice, traffic, fits[0], setup, rng, others=fits[1:], slo=slo)
     else:
-        fixes = (replace(it, unpredictable=beyond_replay(it, setup) or NO_COSTS) for it in advice.fixes)
+        fixes = (replace(fix, unpredictable=beyond_replay(fix, setup) or NO_COSTS) for fix in advice.fixes)
         advice = replace(advice, fixes=tuple(fixes))
     kinds = (engine_named(engine.kind) for engine in window.summary.engines)
     if not all(Ability.BE_CALIBRATED in kind.CAN for kind in kinds):
@@ -191,7 +189,7 @@ def _predict(advice: Advice, traffic: Traffic, setup: Setup, window: _Window, sl
 
 
 def _calibrating(fix: Fix) -> Fix:
-    """With the command that would make it predictable, if one would."""
+    """The fix with the command that would make it predictable, if one would."""
     lacks_costs = fix.unpredictable.endswith((NO_COSTS, OUTSIDE_COSTS))
     return replace(fix, unpredictable=fix.unpredictable + CALIBRATE) if lacks_costs else fix
 
@@ -235,7 +233,7 @@ def _analyse(
 
 
 def _standstills(evidence: Evidence, readings: Readings) -> tuple[Standstill, ...]:
-    """By its step record where an engine has one, else by its counters."""
+    """Standstills, by an engine's step record if it has one, else by its counters."""
     found: list[Standstill] = []
     for name, loads in evidence.loads.items():
         if name not in readings:
@@ -243,13 +241,13 @@ def _standstills(evidence: Evidence, readings: Readings) -> tuple[Standstill, ..
     for name, ranks in readings.items():
         for reading in ranks:
             found += standstills_of_steps(name, reading, evidence.timelines, evidence.window)
-    return tuple(sorted(found, key=lambda it: it.began_unix_s))
+    return tuple(sorted(found, key=lambda standstill: standstill.began_unix_s))
 
 
 def _with_weights(
     engines: tuple[EngineSurroundings, ...], fit: StepFit | None
 ) -> tuple[EngineSurroundings, ...]:
-    """The machine's figures from a calibration, for all engines."""
+    """The engines with the time to read the weights, which only a calibration knows."""
     if fit is None or fit.weights_read_s is None:
         return engines
     return tuple(replace(engine, weights_read_s=fit.weights_read_s) for engine in engines)
@@ -265,16 +263,15 @@ def _of_counters(evidence: Evidence, slo: Slo, standstills: tuple[Standstill, ..
 
 def _with_engine_loads(workload: WorkloadShape, engines: Sequence[EngineSurroundings]) -> WorkloadShape:
     """Over the whole window, if engines were read throughout and not only at its end."""
-    engine_loads = [engine.engine_load for engine in engines if engine.engine_load is not None]
-    if not engine_loads:
+    loads = [engine.engine_load for engine in engines if engine.engine_load is not None]
+    if not loads:
         return workload
+    usages = [load.kv_usage_max for load in loads if load.kv_usage_max is not None]
     return replace(
         workload,
-        running_mean=sum(engine_load.running_mean for engine_load in engine_loads),
-        waiting_max=max(engine_load.waiting_max for engine_load in engine_loads),
-        kv_usage_max=max(
-            (it.kv_usage_max for it in engine_loads if it.kv_usage_max is not None), default=None
-        ),
+        running_mean=sum(load.running_mean for load in loads),
+        waiting_max=max(load.waiting_max for load in loads),
+        kv_usage_max=max(usages, default=None),
     )
 
 
@@ -285,27 +282,28 @@ def _of_requests(
     slo: Slo,
     standstills: tuple[Standstill, ...],
 ) -> WindowSummary:
-    kv_tokens = {it.name: it.kv_tokens for it in evidence.surroundings if it.kv_tokens is not None}
+    kv_tokens = {
+        engine.name: engine.kv_tokens for engine in evidence.surroundings if engine.kv_tokens is not None
+    }
     prefix = prefix_use(timelines, kv_tokens, evidence.logs)
+    profile = workload_profile(timelines, evidence.window_s, prefix, evidence.began_unix_s)
     summary = WindowSummary(
         window_s=evidence.window_s,
         seen_by=evidence.seen_by,
         start=start_summary(timelines, slo, readings, standstills),
         stream=stream_summary(timelines, slo, readings),
-        workload=workload_shape(
-            timelines, _steps_of_window(evidence), evidence.window_s, evidence.began_unix_s
-        ),
+        workload=workload_shape(profile, _steps_of_window(evidence)),
         outcomes=outcome_counts(timelines),
         rejections=rejections(timelines),
         streamed_tokens=_streamed_tokens(evidence),
         not_observed=evidence.not_observed + _untimed(timelines),
         prefix=prefix,
-        trust=trust_of(timelines, are_ours=is_our_own(evidence.seen_by)),
-        profile=workload_profile(timelines, evidence.window_s, prefix, evidence.began_unix_s),
+        trust=trust_of(timelines, are_ours=evidence.seen_by.is_ours),
+        profile=profile,
         kv_transfer=kv_transfer_use(evidence.timelines, evidence.surroundings, evidence.began_unix_s),
     )
     counters = engine_counters(evidence.metrics, evidence.window_s, slo)
-    if not any(it.streamed for it in timelines):
+    if not any(timeline.streamed for timeline in timelines):
         summary = with_counted_phases(summary, counters, slo)
     return with_counters(summary, counters, _first_tokens(evidence))
 
@@ -314,16 +312,20 @@ def _streamed_tokens(evidence: Evidence) -> int:
     """Pieces of answers that came within the window."""
     began_s, until_s = evidence.window
     return sum(
-        began_s <= it.started_unix_s + at_s <= until_s
-        for it in evidence.timelines
-        for at_s in it.content_times_s
+        began_s <= timeline.started_unix_s + at_s <= until_s
+        for timeline in evidence.timelines
+        for at_s in timeline.content_times_s
     )
 
 
 def _first_tokens(evidence: Evidence) -> int:
     """The number of requests whose first token came within the window."""
     began_s, until_s = evidence.window
-    firsts = (it.started_unix_s + it.content_times_s[0] for it in evidence.timelines if it.content_times_s)
+    firsts = (
+        timeline.started_unix_s + timeline.content_times_s[0]
+        for timeline in evidence.timelines
+        if timeline.content_times_s
+    )
     return sum(began_s <= first_s <= until_s for first_s in firsts)
 
 
@@ -339,7 +341,7 @@ def _steps_of_window(evidence: Evidence) -> list[EngineStep]:
 
 
 def _untimed(timelines: Sequence[Timeline]) -> tuple[str, ...]:
-    """Requests whose engine did not report its phases, if others did."""
+    """A note on requests whose engine did not report its phases, if others did."""
     answered = [found for found in map(ttft_breakdown, timelines) if found is not None]
     silent = sum(found.seconds(Part.PREFILL) is None for found in answered)
     if not 0 < silent < len(answered):

@@ -1,35 +1,25 @@
-"""The evidence of a window, and its counters summed over engines."""
+"""The evidence of a window: whose timelines count, each engine's state, and what was not observed."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
-from math import isinf
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from phasewise.core.engine_metrics import LoadReading, MetricsDelta, ScrapedHistogram, Series
-from phasewise.core.slo import Slo
+from phasewise.core.engine_metrics import LoadReading, MetricsDelta
 from phasewise.core.step_log import logs_by_rank
-from phasewise.core.steps import EngineStep
+from phasewise.core.steps import EngineStep, FinishedRequest
 from phasewise.core.timeline import Timeline
 from phasewise.diagnosis.analysis.attribution import Logs
-from phasewise.diagnosis.analysis.counters import EngineCounters, Spread
-from phasewise.diagnosis.analysis.engine_load import (
-    COUNTERS,
-    GATEWAY,
-    GENERATOR_AND_GATEWAY,
-    PROBE,
-    STEP_RECORD,
-    EngineSurroundings,
-    Window,
-)
+from phasewise.diagnosis.analysis.engine_load import EngineSurroundings, SeenBy, Window
 from phasewise.diagnosis.analysis.engine_view import timelines_from_steps
-from phasewise.diagnosis.analysis.streams import NOTICED_STALL_TOKENS
-from phasewise.diagnosis.observed.not_observed import Gathered, not_observed
+from phasewise.diagnosis.observed.not_observed import not_observed
 from phasewise.diagnosis.observed.observation import EngineSeen, Observed, TargetKind
-from phasewise.diagnosis.observed.surroundings import prefix_cache_on, setup_of, surroundings_of
-from phasewise.diagnosis.observed.task_ids import with_reply_ids
+from phasewise.diagnosis.observed.surroundings import setup_of, surroundings_of
 from phasewise.engines.known import engine_named
+
+ENDS_WITHIN_S = 0.5
+"""How far the end of a request in a listed step is from the end of its reply, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +35,7 @@ class Evidence:
 
     began_unix_s: float
     window_s: float
-    seen_by: str
+    seen_by: SeenBy
     timelines: tuple[Timeline, ...]
     logs: Logs
     metrics: tuple[MetricsDelta, ...]
@@ -61,11 +51,10 @@ class Evidence:
     @property
     def explainable(self) -> bool:
         """Whether a gateway keeps the requests by these ids, so that `phasewise explain` finds them."""
-        return not self.numbered and self.seen_by in {GATEWAY, GENERATOR_AND_GATEWAY}
+        return not self.numbered and self.seen_by in {SeenBy.GATEWAY, SeenBy.GENERATOR_AND_GATEWAY}
 
     @property
     def window(self) -> Window:
-        """Its begin and its end."""
         return self.began_unix_s, self.began_unix_s + self.window_s
 
 
@@ -88,24 +77,14 @@ def evidence_of(observed: Observed) -> Evidence:
         )
         for each in observed.engines
     )
-    gathered = Gathered(
-        observed.kind,
-        observed.engines,
-        timelines,
-        logs,
-        surroundings,
-        bool(observed.probed),
-        observed.missed,
-        observed.kept,
-    )
     return Evidence(
         began_unix_s=window[0],
         window_s=window[1] - window[0],
         seen_by=seen_by,
-        timelines=tuple(it for it in timelines if it.generates and not it.from_cache),
+        timelines=tuple(timeline for timeline in timelines if timeline.generates and not timeline.from_cache),
         logs=logs,
         metrics=tuple(each.metrics for each in observed.engines if each.metrics is not None),
-        not_observed=not_observed(gathered),
+        not_observed=not_observed(observed, timelines, logs, surroundings),
         surroundings=surroundings,
         setups={each.engine.name: setup_of(each) for each in observed.engines},
         synthetic=observed.synthetic,
@@ -116,152 +95,71 @@ def evidence_of(observed: Observed) -> Evidence:
 
 
 def _named_steps(seen: EngineSeen, observed: Observed) -> tuple[EngineStep, ...]:
-    """An engine's steps, with the ids of requests that its replies have."""
+    """An engine's steps, with the ids of requests that its replies have.
+
+    An engine that lists its requests numbers them, and its replies do not have that number. But both end at
+    about the same time, with prompts of the same length. Without a reply, a request keeps its number.
+    """
     if engine_named(seen.engine.kind).LISTING_PATH is None:
         return seen.steps
-    return with_reply_ids(seen.engine.name, seen.steps, observed.reported + observed.probed)
+    timelines = observed.reported + observed.probed
+    replies = [reply for timeline in timelines if (reply := _reply(seen.engine.name, timeline)) is not None]
+
+    def named(step: EngineStep, ended: FinishedRequest) -> FinishedRequest:
+        alike = [
+            reply
+            for reply in replies
+            if reply.prompt_tokens == ended.prompt_tokens
+            and abs(reply.ended_unix_s - step.ended_unix_s) < ENDS_WITHIN_S
+        ]
+        if not alike:
+            return ended
+        nearest = min(alike, key=lambda reply: abs(reply.ended_unix_s - step.ended_unix_s))
+        replies.remove(nearest)
+        return replace(ended, request_id=nearest.request_id)
+
+    return tuple(
+        replace(step, finished=tuple(named(step, ended) for ended in step.finished))
+        if step.finished
+        else step
+        for step in seen.steps
+    )
 
 
-def _timelines(observed: Observed, logs: Logs) -> tuple[tuple[Timeline, ...], str]:
-    """The requests of the window, from the best source there is, and its name."""
+class _Reply(NamedTuple):
+    """When its last token came, the tokens of its prompt, and its id."""
+
+    ended_unix_s: float
+    prompt_tokens: int
+    request_id: str
+
+
+def _reply(engine: str, timeline: Timeline) -> _Reply | None:
+    serving = timeline.serving_attempt
+    if serving is None or serving.worker.name != engine or not serving.engine_request_id:
+        return None
+    if timeline.prompt_tokens is None:
+        return None
+    last_s = timeline.content_times_s[-1] if timeline.content_times_s else timeline.ended_s
+    return _Reply(timeline.started_unix_s + last_s, timeline.prompt_tokens, serving.engine_request_id)
+
+
+def _timelines(observed: Observed, logs: Logs) -> tuple[tuple[Timeline, ...], SeenBy]:
+    """The requests of the window, from the best source there is, and who saw them."""
     if observed.kind is TargetKind.GATEWAY:
-        ours = {it.request_id for it in observed.probed} if observed.synthetic else frozenset()
+        if not (observed.synthetic and observed.probed):
+            return observed.reported, SeenBy.GATEWAY
         # A probe's verdict is about its own requests, whoever else sends some.
-        return tuple(it for it in observed.reported if not ours or it.client_request_id in ours), GATEWAY
+        ours = {timeline.request_id for timeline in observed.probed}
+        probed = tuple(timeline for timeline in observed.reported if timeline.client_request_id in ours)
+        return probed, SeenBy.GATEWAY
     if observed.probed:
-        return observed.probed, PROBE
+        return observed.probed, SeenBy.PROBE
     seen = tuple(
         timeline
         for name, ranks in logs.items()
         for log in ranks
-        for timeline in timelines_from_steps(log, name, "", observed.ended_unix_s)
+        for timeline in timelines_from_steps(log, name, observed.ended_unix_s)
         if timeline.started_unix_s + timeline.ended_s >= observed.began_unix_s
     )
-    return seen, STEP_RECORD if seen else COUNTERS
-
-
-def engine_counters(deltas: Sequence[MetricsDelta], window_s: float, slo: Slo) -> EngineCounters:
-    """The engines' counters over the window, summed over engines."""
-    caches_on = [said for delta in deltas if (said := prefix_cache_on(delta)) is not None]
-    return EngineCounters(
-        window_s=window_s,
-        ttft=_spread(deltas, Series.TTFT, slo.ttft_s),
-        queue=_spread(deltas, Series.QUEUE_TIME),
-        prefill=_spread(deltas, Series.PREFILL_TIME),
-        itl=_spread(deltas, Series.ITL, NOTICED_STALL_TOKENS * slo.tpot_s),
-        tpot=_spread(deltas, Series.TPOT, slo.tpot_s),
-        prompt_tokens=_spread(deltas, Series.REQUEST_PROMPT_TOKENS),
-        output_tokens=_spread(deltas, Series.REQUEST_OUTPUT_TOKENS),
-        prefix_queries=_sum([delta.counter(Series.PREFIX_QUERIES) for delta in deltas]),
-        prefix_hits=_sum([delta.counter(Series.PREFIX_HITS) for delta in deltas]),
-        running=_sum([delta.after.gauge(Series.RUNNING) for delta in deltas]),
-        waiting=_sum([delta.after.gauge(Series.WAITING) for delta in deltas]),
-        kv_usage=max(
-            (use for delta in deltas if (use := delta.after.gauge(Series.KV_USAGE)) is not None),
-            default=None,
-        ),
-        preemptions=_sum([delta.counter(Series.PREEMPTIONS) for delta in deltas]),
-        prefix_cache_on=all(caches_on) if caches_on else None,
-        uncached_tokens=_spread(deltas, Series.REQUEST_COMPUTED_TOKENS),
-        aborted=_sum([_left(delta) for delta in deltas]),
-        rejected=_sum([delta.counter(Series.REPLIES, status="4xx") for delta in deltas]),
-    )
-
-
-def _left(delta: MetricsDelta) -> float | None:
-    """Requests whose clients left: vLLM forgets those without counting their end.
-
-    They began, did not end, and are not in the engine any more. Some may have begun before the window.
-    """
-    counted = delta.counter(Series.FINISHED, finished_reason="abort")
-    begun, ended = delta.histogram(Series.TTFT), delta.counter(Series.FINISHED)
-    grown = [
-        (delta.after.gauge(name) or 0.0) - (delta.before.gauge(name) or 0.0)
-        for name in (Series.RUNNING, Series.WAITING)
-    ]
-    if begun is None or ended is None:
-        return counted
-    # A preempted request waits again.
-    return max(counted or 0.0, begun.count - ended - max(grown[0], sum(grown)))
-
-
-def _spread(deltas: Sequence[MetricsDelta], name: str, bound: float | None = None) -> Spread | None:
-    seen: ScrapedHistogram | None = None
-    for delta in deltas:
-        found = delta.histogram(name)
-        if found is not None:
-            seen = found if seen is None else seen.plus(found)
-    if seen is None or seen.mean is None:
-        return None
-    p50, p90, p99 = (
-        estimate.value if (estimate := seen.quantile(share)) else seen.mean for share in (0.5, 0.9, 0.99)
-    )
-    count = round(seen.count)
-    if bound is None:
-        return Spread(count, seen.mean, p50, p90, p99)
-    return Spread(count, seen.mean, p50, p90, p99, share_over(seen, bound), bound, excess_over(seen, bound))
-
-
-def share_over(seen: ScrapedHistogram, bound: float) -> float:
-    """The share of observations above a bound.
-
-    Inside the bucket that holds the bound, they are taken to lie evenly around their mean, as far as the
-    bucket reaches: an even spread over all of it would call a server slow whose objective is in its bucket.
-    """
-    low_bound = low_count = 0.0
-    for high_bound, high_count in seen.buckets:
-        if high_bound >= bound:
-            inside = high_count - low_count
-            part = _part_below(seen, (low_bound, high_bound), inside, bound)
-            return max(0.0, 1.0 - (low_count + inside * part) / seen.count) if seen.count else 0.0
-        low_bound, low_count = high_bound, high_count
-    return 0.0
-
-
-def _part_below(seen: ScrapedHistogram, bucket: tuple[float, float], inside: float, bound: float) -> float:
-    """The part of a bucket's observations that lie below a bound within it."""
-    low, high = bucket
-    if isinf(high) or inside <= 0 or high <= low:
-        return 0.0
-    finite = [each for each in seen.buckets if not isinf(each[0])]
-    mean = (low + high) / 2
-    if finite[-1][1] >= seen.count:
-        # No observation lies beyond all buckets, so the sum shows where those of this bucket are.
-        others_sum = sum(
-            (upto_here - upto_before) * (before + here) / 2
-            for (before, upto_before), (here, upto_here) in pairwise(((0.0, 0.0), *finite))
-            if here != high
-        )
-        mean = min(max((seen.total - others_sum) / inside, low), high)
-    reach = min(mean - low, high - mean)
-    if reach <= 0:
-        return 1.0 if bound >= mean else 0.0
-    return min(1.0, max(0.0, (bound - (mean - reach)) / (2 * reach)))
-
-
-def excess_over(seen: ScrapedHistogram, bound: float) -> float:
-    """The total by which observations exceed a bound.
-
-    It is the sum of all less the estimate for those below the bound, limited to what the buckets above the
-    bound allow.
-    """
-    over = share_over(seen, bound) * seen.count
-    if over <= 0:
-        return 0.0
-    below_sum = least = most = 0.0
-    for (low, upto_low), (high, upto_high) in pairwise(((0.0, 0.0), *seen.buckets)):
-        inside = upto_high - upto_low
-        if inside <= 0:
-            continue
-        if low < bound:
-            below = inside if high <= bound else 0.0 if isinf(high) else inside * (bound - low) / (high - low)
-            below_sum += below * (low + min(high, bound)) / 2
-            inside -= below
-        least += inside * max(0.0, low - bound)
-        most += inside * max(0.0, high - bound) if inside > 0 else 0.0
-    return min(max(seen.total - below_sum - over * bound, least), most)
-
-
-def _sum(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
+    return seen, SeenBy.STEP_RECORD if seen else SeenBy.COUNTERS

@@ -81,7 +81,6 @@ _ORDER = (Confidence.LOW, Confidence.MEDIUM, Confidence.HIGH)
 
 
 def least(*confidences: Confidence) -> Confidence:
-    """The lowest of them."""
     return min(confidences, key=_ORDER.index)
 
 

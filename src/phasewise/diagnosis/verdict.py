@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -9,14 +10,10 @@ from typing import Any
 from phasewise.core.slo import Slo
 from phasewise.core.timeline import Outcome
 from phasewise.diagnosis.advice.fix import Advice
-from phasewise.diagnosis.analysis.engine_load import COUNTERS
-from phasewise.diagnosis.analysis.window_summary import (
-    StartSummary,
-    StreamSummary,
-    TokenLedger,
-    WindowSummary,
-    WorkloadShape,
-)
+from phasewise.diagnosis.analysis.engine_load import SeenBy
+from phasewise.diagnosis.analysis.streams import StreamSummary
+from phasewise.diagnosis.analysis.ttft import StartSummary
+from phasewise.diagnosis.analysis.window_summary import WindowSummary
 from phasewise.diagnosis.finding import Cause, Confidence, Finding, Phase, least
 from phasewise.diagnosis.rules.failing import are_cancelled, fails
 from phasewise.diagnosis.rules.find import explain, starts_late, streams_slowly
@@ -24,9 +21,9 @@ from phasewise.diagnosis.rules.find import explain, starts_late, streams_slowly
 MIN_REQUESTS = 3
 """Fewer requests than this get no verdict."""
 MIN_FINISHED_TO_BE_HEALTHY = 5
-"""A few slow requests show that a server is slow; a few fast ones do not show that it is healthy,"""
+"""A few slow requests show that a server is slow; fewer fast ones do not show that it is healthy."""
 MIN_TOKENS_TO_BE_HEALTHY = 150
-"""unless their answers are long."""
+"""Fewer requests suffice if their answers have this many tokens in all."""
 MOST_STOLEN = 0.4
 """A probe from a machine that loses more of its processor time to others is not judged."""
 
@@ -66,7 +63,6 @@ class Verdict:
 
     @property
     def caveats(self) -> tuple[Finding, ...]:
-        """The caveats about the measurement."""
         return tuple(found for found in self.findings if found.phase is Phase.MEASUREMENT)
 
 
@@ -75,7 +71,7 @@ def judge(summary: WindowSummary, slo: Slo) -> Verdict:
     nothing_seen = summary.start is None and summary.stream is None and not fails(summary)
     # An interrupted probe ran only some of its scenes, so its verdict would be biased.
     too_few = summary.workload.requests < MIN_REQUESTS and summary.streamed_tokens < MIN_TOKENS_TO_BE_HEALTHY
-    hangs = any(it.hangs for it in summary.standstills)
+    hangs = any(standstill.hangs for standstill in summary.standstills)
     if summary.probe_cut_short or ((too_few or nothing_seen) and not hangs):
         return Verdict(Ruling.NOT_ENOUGH_TRAFFIC, slo, summary, ())
     if summary.synthetic and (summary.stolen_share or 0.0) > MOST_STOLEN:
@@ -95,13 +91,13 @@ def judge(summary: WindowSummary, slo: Slo) -> Verdict:
         heavier, lighter = lighter, heavier
     silent = heavier is Phase.START and _mostly_silent(summary)
     unserved = fails(summary) and (silent or _none_left(summary))
+    rank = {heavier: 0, Phase.MEASUREMENT: 2}
+    findings = tuple(sorted(explained.findings, key=lambda finding: rank.get(finding.phase, 1)))
     return Verdict(
         ruling=Ruling.FAILING if unserved else Ruling(heavier.value),
         slo=slo,
         summary=summary,
-        findings=_sure_of_phase(
-            _heavier_first(explained.findings, heavier), both=_nearly_equal(start_lost_s, stream_lost_s)
-        ),
+        findings=_sure_of_phase(findings, both=_nearly_equal(start_lost_s, stream_lost_s)),
         also_slow=lighter if late and slow else None,
         unexplained_share=explained.unexplained.get(heavier),
     )
@@ -123,11 +119,11 @@ def _streaming_first(findings: tuple[Finding, ...], start_lost_s: float, stream_
         return stream_lost_s > start_lost_s
     lost_s: dict[Cause, float] = {}
     phases: dict[Cause, set[Phase]] = {}
-    for it in findings:
-        if it.phase in {Phase.START, Phase.STREAM}:
-            cause = ONE_CAUSE.get(it.cause, it.cause)
-            lost_s[cause] = lost_s.get(cause, 0.0) + it.lost_s
-            phases.setdefault(cause, set()).add(it.phase)
+    for finding in findings:
+        if finding.phase in {Phase.START, Phase.STREAM}:
+            cause = ONE_CAUSE.get(finding.cause, finding.cause)
+            lost_s[cause] = lost_s.get(cause, 0.0) + finding.lost_s
+            phases.setdefault(cause, set()).add(finding.phase)
     if not lost_s:
         return stream_lost_s > start_lost_s
     costliest = max(lost_s, key=lambda cause: lost_s[cause])
@@ -150,15 +146,10 @@ def _sure_of_phase(findings: tuple[Finding, ...], *, both: bool) -> tuple[Findin
     return (replace(first, confidence=least(first.confidence, Confidence.MEDIUM)), *others)
 
 
-def _heavier_first(findings: tuple[Finding, ...], heavier: Phase) -> tuple[Finding, ...]:
-    rank = {heavier: 0, Phase.MEASUREMENT: 2}
-    return tuple(sorted(findings, key=lambda finding: rank.get(finding.phase, 1)))
-
-
 def _seen_enough(summary: WindowSummary) -> bool:
     """Whether enough requests finished, or few long ones wrote enough tokens, to call a server healthy."""
     finished = dict(summary.outcomes).get(Outcome.SUCCEEDED, 0)
-    if not finished and summary.seen_by == COUNTERS and summary.profile is not None:
+    if not finished and summary.seen_by is SeenBy.COUNTERS and summary.profile is not None:
         outputs = summary.profile.output_tokens
         finished = 0 if outputs is None else outputs.count
     return finished >= MIN_FINISHED_TO_BE_HEALTHY or summary.streamed_tokens >= MIN_TOKENS_TO_BE_HEALTHY
@@ -181,7 +172,6 @@ VERDICT_VERSION = 3
 
 
 def verdict_record(verdict: Verdict) -> dict[str, Any]:
-    """The whole verdict."""
     summary = verdict.summary
     return {
         "v": VERDICT_VERSION,
@@ -196,7 +186,7 @@ def verdict_record(verdict: Verdict) -> dict[str, Any]:
         "probe": None if summary.probe is None else asdict(summary.probe),
         "stolen_share": _rounded(summary.stolen_share),
         "outcomes": dict(summary.outcomes),
-        "workload": _workload(summary.workload),
+        "workload": asdict(summary.workload),
         "profile": None if summary.profile is None else asdict(summary.profile),
         "prefix": None if summary.prefix is None else asdict(summary.prefix),
         "kv_transfer": None if summary.kv_transfer is None else asdict(summary.kv_transfer),
@@ -210,62 +200,43 @@ def verdict_record(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _workload(shape: WorkloadShape) -> dict[str, Any]:
-    return {name: getattr(shape, name) for name in shape.__slots__}
+_START_FIGURES = (
+    *("requests", "unanswered", "unfinished", "timed", "step_timed", "ttft_p50_s", "ttft_p90_s"),
+    *("ttft_p50_at_least", "ttft_p90_at_least", "late", "parts_mean_s", "unexplained_s"),
+    *("unexplained_share_p50", "unexplained_abs_p50_s", "cold_s"),
+)
+_STREAM_FIGURES = (
+    *("streams", "broken_off", "step_timed", "tpot_mean_s", "tpot_p50_s", "tpot_p90_s"),
+    *("gap_p50_s", "gap_p99_s", "gap_max_s", "step_s", "chunk_excess_s", "unexplained_s"),
+    *("unexplained_share_p50", "unexplained_abs_p50_s", "slow"),
+)
+
+
+def _figures(of: object, names: Iterable[str]) -> dict[str, Any]:
+    """The figures of these names; those in seconds as milliseconds."""
+    found = {}
+    for name in names:
+        in_seconds, value = name.endswith("_s"), getattr(of, name)
+        found[f"{name.removesuffix('_s')}_ms" if in_seconds else name] = _ms(value) if in_seconds else value
+    return found
 
 
 def _start(start: StartSummary) -> dict[str, Any]:
     return {
-        "requests": start.requests,
-        "unanswered": start.unanswered,
-        "unfinished": start.unfinished,
-        "timed": start.timed,
-        "step_timed": start.step_timed,
-        "ttft_p50_ms": _ms(start.ttft_p50_s),
-        "ttft_p90_ms": _ms(start.ttft_p90_s),
-        "ttft_p50_at_least": start.ttft_p50_at_least,
-        "ttft_p90_at_least": start.ttft_p90_at_least,
-        "late": start.late,
+        **_figures(start, _START_FIGURES),
         "lost_s": round(start.lost_s, 3),
         "parts": [
             {"part": entry.part, "source": entry.source, "ms": _ms(entry.seconds)} for entry in start.parts
         ],
-        "parts_mean_ms": _ms(start.parts_mean_s),
-        "unexplained_ms": _ms(start.unexplained_s),
-        "unexplained_share_p50": start.unexplained_share_p50,
-        "unexplained_abs_p50_ms": _ms(start.unexplained_abs_p50_s),
-        "cold_ms": _ms(start.cold_s),
-        "by_engine": [
-            {
-                "engine": entry.engine,
-                "requests": entry.requests,
-                "ttft_mean_ms": _ms(entry.ttft_mean_s),
-                "queue_mean_ms": _ms(entry.queue_mean_s),
-            }
-            for entry in start.by_engine
-        ],
+        "by_engine": [_figures(entry, entry.__slots__) for entry in start.by_engine],
     }
 
 
 def _stream(stream: StreamSummary) -> dict[str, Any]:
     return {
-        "streams": stream.streams,
-        "broken_off": stream.broken_off,
-        "step_timed": stream.step_timed,
-        "tpot_mean_ms": _ms(stream.tpot_mean_s),
-        "tpot_p50_ms": _ms(stream.tpot_p50_s),
-        "tpot_p90_ms": _ms(stream.tpot_p90_s),
-        "gap_p50_ms": _ms(stream.gap_p50_s),
-        "gap_p99_ms": _ms(stream.gap_p99_s),
-        "gap_max_ms": _ms(stream.gap_max_s),
-        "step_ms": _ms(stream.step_s),
-        "chunk_excess_ms": _ms(stream.chunk_excess_s),
-        "unexplained_ms": _ms(stream.unexplained_s),
-        "unexplained_share_p50": stream.unexplained_share_p50,
-        "unexplained_abs_p50_ms": _ms(stream.unexplained_abs_p50_s),
-        "ledger": None if stream.ledger is None else _ledger(stream.ledger),
-        "slow": stream.slow,
+        **_figures(stream, _STREAM_FIGURES),
         "lost_s": round(stream.lost_s, 3),
+        "ledger": None if stream.ledger is None else _figures(stream.ledger, stream.ledger.__slots__),
         "stalls": [
             {
                 "request": found.request_id,
@@ -279,11 +250,6 @@ def _stream(stream: StreamSummary) -> dict[str, Any]:
             for found in stream.stalls
         ],
     }
-
-
-def _ledger(ledger: TokenLedger) -> dict[str, float | None]:
-    """The parts of the mean output token in milliseconds."""
-    return {f"{name.removesuffix('_s')}_ms": _ms(seconds) for name, seconds in asdict(ledger).items()}
 
 
 def _finding(finding: Finding) -> dict[str, Any]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from phasewise.core.timeline import Span
+from phasewise.core.engine_metrics import MetricsPage
 from phasewise.engines import llama_cpp, vllm
 from phasewise.engines.port import Engine
 
@@ -24,21 +23,11 @@ def engine_of(metrics: bytes, headers: Sequence[tuple[bytes, bytes]] = ()) -> En
     return next((engine for engine in ENGINES if engine.speaks(metrics)), None) or next(named, None)
 
 
+def read_page(page: bytes, at_unix_s: float) -> MetricsPage:
+    """What a page of metrics says, whichever kind of engine wrote it; nothing of another server's."""
+    return (engine_of(page) or USUAL).read_page(page, at_unix_s)
+
+
 def engine_named(title: str | None) -> Engine:
     """The kind of engine of that name; the usual one if there is none."""
     return next((engine for engine in ENGINES if title == engine.TITLE), USUAL)
-
-
-def timings_in(reply: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """What a reply, or a part of a stream, says of its phases, whichever kind of engine sent it."""
-    for engine in ENGINES:
-        if isinstance(found := reply.get(engine.TIMINGS), dict):
-            return found
-    return None
-
-
-def phase_spans(metrics: Mapping[str, Any] | None) -> tuple[Span, ...]:
-    """The phases of one request, whichever kind of engine timed them."""
-    if not metrics:
-        return ()
-    return next((spans for engine in ENGINES if (spans := engine.phase_spans(metrics))), ())

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from statistics import median
 
 from phasewise.core.steps import EngineStep, FinishedRequest
@@ -46,7 +47,10 @@ class Listing:
     @property
     def kv_usage(self) -> float:
         """The share of the slots' tokens that these requests take."""
-        used = sum(it.cached_tokens + it.computed_tokens + it.output_tokens for it in self.requests)
+        used = sum(
+            request.cached_tokens + request.computed_tokens + request.output_tokens
+            for request in self.requests
+        )
         return used / self.context_tokens if self.context_tokens else 0.0
 
 
@@ -116,27 +120,27 @@ def _steps_of(grown: Sequence[_Growth]) -> list[_Step]:
     The tokens of one request are in steps that follow each other: in the first ones if it ended, because its
     slot may have another request since, else in the last ones.
     """
-    if not any(it.tokens or it.computed or it.ended for it in grown):
+    if not any(growth.tokens or growth.computed or growth.ended for growth in grown):
         return []
     in_slot: Counter[int] = Counter()
-    for it in grown:
-        in_slot[it.life.seen.slot] += it.steps
+    for growth in grown:
+        in_slot[growth.life.seen.slot] += growth.steps
     steps = [_Step() for _ in range(max(1, *in_slot.values()))]
-    for it in grown:
-        since = 0 if it.ended else len(steps) - it.steps
-        until = max(since + it.tokens, 1)
+    for growth in grown:
+        since = 0 if growth.ended else len(steps) - growth.steps
+        until = max(since + growth.tokens, 1)
         # One that has a slot and nothing computed yet is in none of these steps.
-        came = since if it.begins or it.life.is_new else 0
-        if it.begins:
+        came = since if growth.begins or growth.life.is_new else 0
+        if growth.begins:
             carries = steps[since]
-            carries.prompt_tokens += it.computed
+            carries.prompt_tokens += growth.computed
             carries.prompts += 1
-            carries.first += [it] * bool(it.tokens)
-        for step in steps[since + it.begins : since + it.tokens]:
+            carries.first += [growth] * bool(growth.tokens)
+        for step in steps[since + growth.begins : since + growth.tokens]:
             step.streams += 1
-        if it.ended:
-            steps[until - 1].ended.append(it)
-        for step in steps[came : until - 1 if it.ended else len(steps)]:
+        if growth.ended:
+            steps[until - 1].ended.append(growth)
+        for step in steps[came : until - 1 if growth.ended else len(steps)]:
             step.running += 1
     return steps
 
@@ -160,23 +164,26 @@ class StepsFromListings:
         if last is None:
             began_s = read.answered_unix_s
             self._lives = {
-                it.number: _Life(began_s, began_s, it, began_s if it.output_tokens else None, known=False)
-                for it in read.listing.requests
+                request.number: _Life(
+                    began_s, began_s, request, began_s if request.output_tokens else None, known=False
+                )
+                for request in read.listing.requests
             }
             self._waiting_since.extend([None] * (read.waiting or 0))
             # So that the first step is known to have begun by now.
             here = _Step(running=len(read.listing.requests))
             return (self._step(here, read, began_s),) if here.running else ()
         self._admit(last, read)
-        grown = self._grown({it.number: it for it in read.listing.requests})
+        grown = self._grown({request.number: request for request in read.listing.requests})
         steps = tuple(self._timed(last, read, grown))
-        self._lives = {it.number: self._lives[it.number] for it in read.listing.requests}
+        self._lives = {request.number: self._lives[request.number] for request in read.listing.requests}
         return steps
 
     def _admit(self, last: ReadListing, read: ReadListing) -> None:
         """Note who came: requests get slots in the order of their arrival."""
         new = sorted(
-            (it for it in read.listing.requests if it.number not in self._lives), key=lambda it: it.number
+            (request for request in read.listing.requests if request.number not in self._lives),
+            key=attrgetter("number"),
         )
         middle_s = (last.answered_unix_s + read.answered_unix_s) / 2
         # A slot is given between two steps: before the one during which the listing was asked for.
@@ -186,11 +193,12 @@ class StepsFromListings:
             self._waiting_since.extend([middle_s] * max(0, came))
             for _ in range(-came):
                 self._waiting_since.pop()
-        for it in new:
+        for request in new:
             came_s = self._waiting_since.popleft() if self._waiting_since else began_s
-            untouched = replace(it, computed_tokens=0, output_tokens=0)
+            untouched = replace(request, computed_tokens=0, output_tokens=0)
             known = came_s is not None
-            self._lives[it.number] = _Life(min(came_s or began_s, began_s), began_s, untouched, known=known)
+            arrived_s = min(came_s or began_s, began_s)
+            self._lives[request.number] = _Life(arrived_s, began_s, untouched, known=known)
 
     def _grown(self, now: Mapping[int, ListedRequest]) -> list[_Growth]:
         """What each request got. One that is not listed any more got as many tokens as the others, and one at
@@ -206,11 +214,11 @@ class StepsFromListings:
         )
         grown = []
         for number, life in self._lives.items():
-            it = now.get(number) or _completed(life.seen, max(1, most))
-            tokens = max(0, it.output_tokens - life.seen.output_tokens)
-            computed = max(0, it.computed_tokens - life.seen.computed_tokens)
+            request = now.get(number) or _completed(life.seen, max(1, most))
+            tokens = max(0, request.output_tokens - life.seen.output_tokens)
+            computed = max(0, request.computed_tokens - life.seen.computed_tokens)
             grown.append(_Growth(life, tokens, computed, ended=number not in now))
-            life.seen = it
+            life.seen = request
         return grown
 
     def _timed(self, last: ReadListing, read: ReadListing, grown: Sequence[_Growth]) -> Iterator[EngineStep]:
@@ -221,8 +229,8 @@ class StepsFromListings:
         took_s = self._took_s(made, read.answered_unix_s - at_s)
         for step, seconds in zip(made, took_s, strict=True):
             at_s += seconds
-            for it in step.first:
-                it.life.first_s = at_s
+            for growth in step.first:
+                growth.life.first_s = at_s
             if step.streams and not step.prompts:
                 self._decode_steps_s.append(at_s - before_s)
             self._ended_s = before_s = at_s
@@ -243,7 +251,7 @@ class StepsFromListings:
             decode_tokens=step.streams,
             decode_requests=step.streams,
             first_tokens=len(step.first),
-            finished=tuple(_finished(it.life, at_s) for it in step.ended if it.life.known),
+            finished=tuple(_finished(ended.life, at_s) for ended in step.ended if ended.life.known),
         )
 
     def _start_s(self, last: ReadListing) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -10,12 +9,17 @@ from typing import Any
 
 import orjson
 
-from phasewise.core.engine_metrics import KvCounters, LoadReading, MetricsSnapshot, Rank, Series
-from phasewise.core.timeline import Part, Source, Span
-from phasewise.engines.figures import count_of, seconds_of
+from phasewise.core.engine_metrics import (
+    EngineSeries,
+    KvCounters,
+    LoadReading,
+    MetricsPage,
+    MetricsSnapshot,
+    Rank,
+)
 from phasewise.engines.listed_requests import ListedRequest, Listing
 from phasewise.engines.port import Ability
-from phasewise.engines.prometheus_text import read_snapshot
+from phasewise.engines.prometheus_text import read_snapshot, scan, summed
 
 TITLE = "llama.cpp"
 WITHOUT_METRICS = "start llama-server with --metrics"
@@ -27,6 +31,8 @@ INFERENCE_PATHS: Mapping[str, tuple[str, ...]] = dict.fromkeys(
     ("/tokenize", "/detokenize", "/rerank", "/v1/rerank", "/reranking", "/v1/reranking"), ("POST",)
 )
 TIMINGS = "timings"
+# The wait for a slot is not among them.
+PHASES_MS: Mapping[str, str] = {"prompt_ms": "prefill_s", "predicted_ms": "decode_s"}
 CAN: frozenset[Ability] = frozenset()
 
 
@@ -38,21 +44,21 @@ def speaks(metrics: bytes) -> bool:
 # --- Its metrics.
 
 _NAMES = {
-    "llamacpp:requests_processing": Series.RUNNING,
-    "llamacpp:requests_deferred": Series.WAITING,
-    "llamacpp:prompt_tokens_total": Series.PROMPT_TOKENS,
-    "llamacpp:tokens_predicted_total": Series.OUTPUT_TOKENS,
-    "llamacpp:prompt_tokens_cached_total": Series.PREFIX_HITS,
+    "llamacpp:requests_processing": EngineSeries.RUNNING,
+    "llamacpp:requests_deferred": EngineSeries.WAITING,
+    "llamacpp:prompt_tokens_total": EngineSeries.PROMPT_TOKENS,
+    "llamacpp:tokens_predicted_total": EngineSeries.OUTPUT_TOKENS,
+    "llamacpp:prompt_tokens_cached_total": EngineSeries.PREFIX_HITS,
 }
 
 
 def parse_metrics(text: str, taken_at_unix_s: float) -> MetricsSnapshot:
     """The metrics in its text. Its prompt tokens are without cached ones: both together were asked for."""
     found = read_snapshot(text, taken_at_unix_s, _translated)
-    asked = [found.counter(name) for name in (Series.PROMPT_TOKENS, Series.PREFIX_HITS)]
+    asked = [found.counter(name) for name in (EngineSeries.PROMPT_TOKENS, EngineSeries.PREFIX_HITS)]
     if None in asked:
         return found
-    queries = (Series.PREFIX_QUERIES, frozenset[tuple[str, str]]())
+    queries = (EngineSeries.PREFIX_QUERIES, frozenset[tuple[str, str]]())
     return replace(found, counters={**found.counters, queries: sum(filter(None, asked))})
 
 
@@ -61,58 +67,33 @@ def _translated(name: str) -> str | None:
     return _NAMES.get(name) or _NAMES.get(f"{name}_total")
 
 
-_LOADS = {
-    b"llamacpp:requests_processing": "running",
-    b"llamacpp:requests_deferred": "waiting",
-    b"llamacpp:n_decode_total": "steps",
-    b"llamacpp:prompt_tokens_total": "prompt_tokens",
-    b"llamacpp:tokens_predicted_total": "output_tokens",
-    b"llamacpp:prompt_tokens_cached_total": "prefix_hits",
+_RUNNING = b"llamacpp:requests_processing"
+_WAITING = b"llamacpp:requests_deferred"
+_TOTALS = {
+    "steps": b"llamacpp:n_decode_total",
+    "prompt_tokens": b"llamacpp:prompt_tokens_total",
+    "output_tokens": b"llamacpp:tokens_predicted_total",
+    "prefix_hits": b"llamacpp:prompt_tokens_cached_total",
 }
+_READ = frozenset({_RUNNING, _WAITING, *_TOTALS.values()})
 
 
-def parse_load(text: bytes, at_unix_s: float) -> LoadReading | None:
-    """The load in Prometheus text; None if a gauge is missing. The use of its KV cache is in its slots."""
-    found = _numbers(text)
-    if "running" not in found or "waiting" not in found:
-        return None
-    return LoadReading(
-        at_unix_s=at_unix_s,
-        running=round(found.pop("running")),
-        waiting=round(found.pop("waiting")),
-        kv_usage=None,
-        **found,
-    )
+def read_page(page: bytes, at_unix_s: float) -> MetricsPage:
+    """What is read of its metrics several times a second.
 
-
-def _numbers(text: bytes) -> dict[str, float]:
-    found = {}
-    for line in text.splitlines():
-        name, _, number = line.rpartition(b" ")
-        if name in _LOADS:
-            try:
-                found[_LOADS[name]] = float(number)
-            except ValueError:
-                continue
-    return found
-
-
-def parse_kv_counters(text: bytes) -> KvCounters:
-    """Its KV is its own: none is moved."""
-    found = _numbers(text)
-    return KvCounters(hit_tokens=found.get("prefix_hits"), computed_tokens=found.get("prompt_tokens"))
-
-
-_PROGRESS = re.compile(
-    rb"^llamacpp:(?:n_decode_total|prompt_tokens_total|tokens_predicted_total) (\S+)", re.MULTILINE
-)
-
-
-def ranks_of(metrics: bytes) -> dict[str, Rank]:
-    """It has one rank, whose decodes are counted with every step; empty if this is another's text."""
-    signs = tuple(_PROGRESS.findall(metrics))
-    running = _numbers(metrics).get("running", 0.0) > 0
-    return {"0": Rank(signs, running, asleep=False, kv_used=0.0)} if signs else {}
+    The use of its KV cache is in its slots; its KV is its own, and none is moved. Its one rank counts its
+    decodes with every step.
+    """
+    samples = scan(page, _READ)
+    running, waiting = summed(samples, _RUNNING), summed(samples, _WAITING)
+    totals = {field: summed(samples, name) for field, name in _TOTALS.items()}
+    load = None
+    if running is not None and waiting is not None:
+        load = LoadReading(at_unix_s, round(running), round(waiting), kv_usage=None, **totals)
+    signs = tuple(total for field, total in totals.items() if field != "prefix_hits" and total is not None)
+    rank = Rank(signs, running=(running or 0.0) > 0, asleep=False, kv_used=0.0)
+    kv = KvCounters(hit_tokens=totals["prefix_hits"], computed_tokens=totals["prompt_tokens"])
+    return MetricsPage(load, kv, {"0": rank} if signs else {})
 
 
 # --- Its slots: the requests that it computes now.
@@ -134,29 +115,21 @@ def parse_listing(body: bytes) -> Listing | None:
 
 def _listed(slot: Mapping[str, Any]) -> ListedRequest:
     following = slot.get("next_token") or {}
-    made = count_of((following[0] if isinstance(following, list) else following).get("n_decoded")) or 0
+    made = _count(following[0] if isinstance(following, list) else following, "n_decoded")
     return ListedRequest(
         number=slot["id_task"],
         slot=slot["id"],
         # Its prompt's tokens grow with its answer's.
-        prompt_tokens=max(0, (count_of(slot.get("n_prompt_tokens")) or 0) - made),
-        computed_tokens=count_of(slot.get("n_prompt_tokens_processed")) or 0,
-        cached_tokens=count_of(slot.get("n_prompt_tokens_cache")) or 0,
+        prompt_tokens=max(0, _count(slot, "n_prompt_tokens") - made),
+        computed_tokens=_count(slot, "n_prompt_tokens_processed"),
+        cached_tokens=_count(slot, "n_prompt_tokens_cache"),
         output_tokens=made,
     )
 
 
-# --- The phases of one request, in its reply.
-
-_PARTS_MS = (("prompt_ms", Part.PREFILL), ("predicted_ms", Part.DECODE))
-
-
-def phase_spans(metrics: Mapping[str, Any]) -> tuple[Span, ...]:
-    """The phases in a reply's `timings`. The wait for a slot is not among them."""
-    durations = ((part, seconds_of(metrics.get(name))) for name, part in _PARTS_MS)
-    return tuple(
-        Span(part, Source.ENGINE_REPORT, seconds) for part, seconds in durations if seconds is not None
-    )
+def _count(fields: Mapping[str, Any], name: str) -> int:
+    value = fields.get(name)
+    return value if type(value) is int and value > 0 else 0
 
 
 # --- How it computes, and its flags.

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Protocol
 
-from phasewise.core.engine_metrics import KvCounters, LoadReading, MetricsSnapshot, Rank
-from phasewise.core.timeline import Span
+from phasewise.core.engine_metrics import MetricsPage, MetricsSnapshot
 from phasewise.engines.listed_requests import Listing
 
 
@@ -32,6 +31,8 @@ class Engine(Protocol):
     """What to do if it answers /metrics with an error."""
     TIMINGS: str
     """The field of a reply that has the times of its phases."""
+    PHASES_MS: Mapping[str, str]
+    """The times there, in milliseconds, each with its field of `EngineAccount`."""
     WITHOUT_STEPS: str
     """Why its steps are not seen, and what to do."""
     LISTING_PATH: str | None
@@ -51,24 +52,12 @@ class Engine(Protocol):
         """All its metrics."""
         ...
 
-    def parse_load(self, text: bytes, at_unix_s: float) -> LoadReading | None:
-        """Its load and totals, several times a second; None if the text does not hold them."""
-        ...
-
-    def parse_kv_counters(self, text: bytes) -> KvCounters:
-        """Where the KV of its prompts came from."""
-        ...
-
-    def ranks_of(self, metrics: bytes) -> dict[str, Rank]:
-        """Its ranks, each with signs that change as it makes progress."""
+    def read_page(self, page: bytes, at_unix_s: float) -> MetricsPage:
+        """What is read of its metrics several times a second, in one pass."""
         ...
 
     def parse_listing(self, body: bytes) -> Listing | None:
         """The requests that it computes, by its reply at that path; None if the reply does not hold them."""
-        ...
-
-    def phase_spans(self, metrics: Mapping[str, Any]) -> tuple[Span, ...]:
-        """The phases of one request, from what its reply says of them."""
         ...
 
     def number_format_of(self, command: Sequence[str]) -> str | None:

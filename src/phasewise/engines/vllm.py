@@ -9,17 +9,21 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
-from phasewise.core.engine_metrics import KvCounters, LoadReading, MetricsSnapshot, Rank
-from phasewise.core.timeline import Part, Source, Span
-from phasewise.engines.figures import seconds_of
+from phasewise.core.engine_metrics import KvCounters, LoadReading, MetricsPage, MetricsSnapshot, Rank
 from phasewise.engines.listed_requests import Listing
 from phasewise.engines.port import Ability
-from phasewise.engines.prometheus_text import read_snapshot
+from phasewise.engines.prometheus_text import Samples, read_snapshot, scan, summed
 
 TITLE = "vLLM"
 SERVER: bytes | None = None
 LISTING_PATH: str | None = None
 TIMINGS = "metrics"
+PHASES_MS: Mapping[str, str] = {
+    "queue_time_ms": "queue_s",
+    # Despite its name, this runs from scheduled to first token and excludes the queue.
+    "time_to_first_token_ms": "prefill_s",
+    "generation_time_ms": "decode_s",
+}
 CAN = frozenset(Ability)
 WITHOUT_METRICS = "vLLM serves /metrics unless it was started with --disable-log-stats"
 WITHOUT_STEPS = "no step recorder answers (add it with `phasewise engine install --plugin-only`)"
@@ -48,154 +52,107 @@ def _without_prefix(name: str) -> str | None:
     return name.removeprefix(PREFIX) if name.startswith(PREFIX) else None
 
 
-# --- The current load, read several times a second, so without the full parser.
+# --- What is read of its metrics several times a second: the load, where KV came from, signs of progress.
 
-_SERIES = {
-    b"vllm:num_requests_running": "running",
-    b"vllm:num_requests_waiting": "waiting",
-    b"vllm:kv_cache_usage_perc": "kv_usage",
-    b"vllm:iteration_tokens_total_count": "steps",
-    b"vllm:iteration_tokens_total_sum": "step_tokens",
-    b"vllm:prompt_tokens_total": "prompt_tokens",
-    b"vllm:generation_tokens_total": "output_tokens",
-    b"vllm:time_to_first_token_seconds_count": "first_tokens",
-    b"vllm:time_to_first_token_seconds_sum": "ttft_sum_s",
-    b"vllm:inter_token_latency_seconds_count": "gaps",
-    b"vllm:inter_token_latency_seconds_sum": "gaps_sum_s",
-    b"vllm:request_success_total": "finished",
-    b"vllm:num_preemptions_total": "preemptions",
-    b"vllm:prefix_cache_queries_total": "prefix_queries",
-    b"vllm:prefix_cache_hits_total": "prefix_hits",
+_RUNNING = b"vllm:num_requests_running"
+_WAITING = b"vllm:num_requests_waiting"
+_KV_USAGE = b"vllm:kv_cache_usage_perc"
+_TOTALS = {
+    "steps": b"vllm:iteration_tokens_total_count",
+    "step_tokens": b"vllm:iteration_tokens_total_sum",
+    "prompt_tokens": b"vllm:prompt_tokens_total",
+    "output_tokens": b"vllm:generation_tokens_total",
+    "first_tokens": b"vllm:time_to_first_token_seconds_count",
+    "ttft_sum_s": b"vllm:time_to_first_token_seconds_sum",
+    "gaps": b"vllm:inter_token_latency_seconds_count",
+    "gaps_sum_s": b"vllm:inter_token_latency_seconds_sum",
+    "finished": b"vllm:request_success_total",
+    "preemptions": b"vllm:num_preemptions_total",
+    "prefix_queries": b"vllm:prefix_cache_queries_total",
+    "prefix_hits": b"vllm:prefix_cache_hits_total",
 }
-_GAUGES = ("running", "waiting", "kv_usage")
-_LABELLED = (
-    (b"vllm:request_success_total", b'finished_reason="abort"', "aborted"),
-    (b"http_requests_total", b'status="4', "rejected"),
-    (b"http_requests_total", b'status="5', "failed"),
-)
-_READ = frozenset({*_SERIES, *(bare for bare, _, _ in _LABELLED)})
-
-
-def parse_load(text: bytes, at_unix_s: float) -> LoadReading | None:
-    """The load in Prometheus text, over all engine cores; None if a gauge is missing or no number."""
-    found: dict[str, list[float]] = {}
-    for line in text.splitlines():
-        # Most lines are buckets of histograms: this comes first, because it is done for every one of them.
-        name = line.partition(b"{")[0].partition(b" ")[0]
-        if name not in _READ:
-            continue
-        series, _, value = line.rpartition(b" ")
-        if name == b"http_requests_total" and b'handler="/v1/' not in series:
-            continue
-        fields = [field for bare, label, field in _LABELLED if bare == name and label in series]
-        if name in _SERIES:
-            fields.append(_SERIES[name])
-        for field in fields:
-            try:
-                found.setdefault(field, []).append(float(value))
-            except ValueError:
-                return None
-    if any(name not in found for name in _GAUGES):
-        return None
-    return LoadReading(
-        at_unix_s=at_unix_s,
-        running=round(sum(found.pop("running"))),
-        waiting=round(sum(found.pop("waiting"))),
-        kv_usage=fmean(found.pop("kv_usage")),
-        **{name: sum(values) for name, values in found.items()},
-    )
-
-
-# --- Where the KV of its prompts came from.
-
+_REPLIES = b"http_requests_total"
 _BY_SOURCE = b"vllm:prompt_tokens_by_source_total"
-_SOURCE = re.compile(rb'source="([^"]*)"')
+_MOVED_BYTES = b"vllm:nixl_bytes_transferred_sum"
+_MOVING_S = b"vllm:nixl_xfer_time_seconds_sum"
+_AFTER_RELEASE = b"vllm:nixl_num_notifications_after_expiry"
 _CONNECTOR = b"\nvllm:nixl_"
-
-
-def parse_kv_counters(text: bytes) -> KvCounters:
-    """The counters in Prometheus text; lines without a valid number are skipped."""
-    sums: dict[bytes, float] = {}
-    for line in text.splitlines():
-        if not line.startswith((_BY_SOURCE, b"vllm:nixl_")):
-            continue
-        name, _, value = line.rpartition(b" ")
-        bare = name.partition(b"{")[0]
-        if bare == _BY_SOURCE and (source := _SOURCE.search(name)):
-            bare = source[1]
-        try:
-            sums[bare] = sums.get(bare, 0.0) + float(value)
-        except ValueError:
-            continue
-    released = b"vllm:nixl_num_notifications_after_expiry"
-    return KvCounters(
-        moved_tokens=sums.get(b"external_kv_transfer"),
-        hit_tokens=sums.get(b"local_cache_hit"),
-        computed_tokens=sums.get(b"local_compute"),
-        moved_bytes=sums.get(b"vllm:nixl_bytes_transferred_sum"),
-        moving_s=sums.get(b"vllm:nixl_xfer_time_seconds_sum"),
-        read_after_release=sums.get(released + b"_total", sums.get(released)),
-        has_connector=_CONNECTOR in text,
-    )
-
-
-# --- Whether it makes progress.
-
-_PROGRESS = re.compile(
-    rb"^vllm:(generation_tokens_total|prompt_tokens_total|kv_cache_usage_perc|iteration_tokens_total_count"
-    rb"|num_requests_running|engine_sleep_state)\{([^}\n]*)\} (\S+)",
-    re.MULTILINE,
+_SLEEP = b"vllm:engine_sleep_state"
+_SIGNS = (_TOTALS["output_tokens"], _TOTALS["prompt_tokens"], _KV_USAGE, _TOTALS["steps"])
+_READ = frozenset(
+    {_RUNNING, _WAITING, _KV_USAGE, *_TOTALS.values(), _REPLIES, _BY_SOURCE, _MOVED_BYTES, _MOVING_S}
+    | {_AFTER_RELEASE, _AFTER_RELEASE + b"_total", _SLEEP}
 )
 _RANK = re.compile(rb'engine="([^"]*)"')
-_AWAKE = b'sleep_state="awake"'
 
 
-def ranks_of(metrics: bytes) -> dict[str, Rank]:
-    """The ranks of a worker, from its metrics; empty if they are not vLLM's."""
-    signs: dict[str, list[bytes]] = {}
-    running: set[str] = set()
-    asleep: set[str] = set()
-    kv_used: dict[str, float] = {}
-    for name, labels, number in _PROGRESS.findall(metrics):
-        found = _RANK.search(labels)
-        rank = "0" if found is None else found[1].decode(errors="replace")
-        if name == b"num_requests_running":
-            if float(number) > 0:
-                running.add(rank)
-        elif name == b"engine_sleep_state":
-            if _AWAKE in labels and float(number) == 0:
-                asleep.add(rank)
-        else:
-            signs.setdefault(rank, []).append(number)
-            if name == b"kv_cache_usage_perc":
-                kv_used[rank] = float(number)
-    return {
-        rank: Rank(tuple(numbers), rank in running, rank in asleep, kv_used.get(rank, 0.0))
-        for rank, numbers in signs.items()
+def read_page(page: bytes, at_unix_s: float) -> MetricsPage:
+    """What is read of its metrics several times a second, over all engine cores."""
+    samples = scan(page, _READ)
+    return MetricsPage(
+        _load(samples, at_unix_s), _kv_counters(samples, has_connector=_CONNECTOR in page), _ranks(samples)
+    )
+
+
+def _load(samples: Samples, at_unix_s: float) -> LoadReading | None:
+    running, waiting = summed(samples, _RUNNING), summed(samples, _WAITING)
+    kv_usage = [share for _, share in samples.get(_KV_USAGE, ())]
+    if running is None or waiting is None or not kv_usage:
+        return None
+    # Other replies of the server, such as our own for /metrics, are not the API's.
+    of_api = [sample for sample in samples.get(_REPLIES, ()) if b'handler="/v1/' in sample[0]]
+    replies = {_REPLIES: of_api}
+    return LoadReading(
+        at_unix_s=at_unix_s,
+        running=round(running),
+        waiting=round(waiting),
+        kv_usage=fmean(kv_usage),
+        aborted=summed(samples, _TOTALS["finished"], b'finished_reason="abort"'),
+        rejected=summed(replies, _REPLIES, b'status="4'),
+        failed=summed(replies, _REPLIES, b'status="5'),
+        **{field: summed(samples, name) for field, name in _TOTALS.items()},
+    )
+
+
+def _kv_counters(samples: Samples, *, has_connector: bool) -> KvCounters:
+    released = summed(samples, _AFTER_RELEASE + b"_total")
+    return KvCounters(
+        moved_tokens=summed(samples, _BY_SOURCE, b'source="external_kv_transfer"'),
+        hit_tokens=summed(samples, _BY_SOURCE, b'source="local_cache_hit"'),
+        computed_tokens=summed(samples, _BY_SOURCE, b'source="local_compute"'),
+        moved_bytes=summed(samples, _MOVED_BYTES),
+        moving_s=summed(samples, _MOVING_S),
+        read_after_release=summed(samples, _AFTER_RELEASE) if released is None else released,
+        has_connector=has_connector,
+    )
+
+
+def _ranks(samples: Samples) -> dict[str, Rank]:
+    signs: dict[str, list[float]] = {}
+    for name in _SIGNS:
+        for labels, value in samples.get(name, ()):
+            signs.setdefault(_rank_of(labels), []).append(value)
+    running = {_rank_of(labels) for labels, value in samples.get(_RUNNING, ()) if value > 0}
+    asleep = {
+        _rank_of(labels)
+        for labels, value in samples.get(_SLEEP, ())
+        if b'sleep_state="awake"' in labels and value == 0
     }
+    kv_used = {_rank_of(labels): share for labels, share in samples.get(_KV_USAGE, ())}
+    return {
+        rank: Rank(tuple(values), rank in running, rank in asleep, kv_used.get(rank, 0.0))
+        for rank, values in signs.items()
+    }
+
+
+def _rank_of(labels: bytes) -> str:
+    found = _RANK.search(labels)
+    return "0" if found is None else found[1].decode(errors="replace")
 
 
 def parse_listing(body: bytes) -> Listing | None:
     """It lists no requests; its step recorder names them."""
     return None
-
-
-# --- The phases of one request, in its reply.
-
-_PARTS_MS = (
-    ("queue_time_ms", Part.ENGINE_QUEUE),
-    # Despite its name, this runs from scheduled to first token and excludes the queue.
-    ("time_to_first_token_ms", Part.PREFILL),
-    ("generation_time_ms", Part.DECODE),
-)
-
-
-def phase_spans(metrics: Mapping[str, Any]) -> tuple[Span, ...]:
-    """The phases that the engine timed. It reports durations, not start times."""
-    durations = ((part, seconds_of(metrics.get(name))) for name, part in _PARTS_MS)
-    return tuple(
-        Span(part, Source.ENGINE_REPORT, seconds) for part, seconds in durations if seconds is not None
-    )
 
 
 # --- How it computes.

@@ -33,6 +33,8 @@ SIDE_CHANNELS = SideChannels()
 
 Engines that transfer KV to each other must run in one event loop.
 """
+TURNS_TO_CLOSE = 6
+"""Turns of the event loop in which a connection that was just accepted is made, aborted and closed."""
 GOODBYE_S = 1.0
 DATE_HEADER_S = 1.0
 
@@ -296,6 +298,8 @@ class _Incarnation:
         for task in pending:
             task.cancel()
         await asyncio.gather(*pending, *filter(None, [self._stepping]), return_exceptions=True)
+        for _ in range(TURNS_TO_CLOSE):
+            await asyncio.sleep(0)
 
     @property
     def _connections(self) -> set[HttpToolsProtocol]:

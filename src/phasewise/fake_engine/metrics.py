@@ -11,7 +11,6 @@ from phasewise.simulator.engine import EngineShape, StepReport
 
 # --- KV transfers.
 
-_LABELS = ("engine", "model_name")
 _TRANSFER_S = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 5.0)
 _KV_BYTES = tuple(2**power for power in range(11, 35, 2))
 _DESCRIPTORS = (10, 20, 30, 50, 75, 100, 200, 400, 1000, 2000, 4000, 10000, 20000, 50000)
@@ -20,16 +19,14 @@ _DESCRIPTORS = (10, 20, 30, 50, 75, 100, 200, 400, 1000, 2000, 4000, 10000, 2000
 class KvMetrics:
     """The KV transfers of one incarnation of one engine."""
 
-    def __init__(self, model: str, registry: CollectorRegistry) -> None:
-        self._registry = registry
-        self._values = {"engine": "0", "model_name": model}
-        self._transfer_s = self._histogram("nixl_xfer_time_seconds", "Time of transfers.", _TRANSFER_S)
-        self._bytes = self._histogram("nixl_bytes_transferred", "Bytes of transfers.", _KV_BYTES)
-        self._descriptors = self._histogram("nixl_num_descriptors", "Pieces of transfers.", _DESCRIPTORS)
-        self._failed = self._counter("nixl_num_failed_transfers", "Transfers that failed.")
-        self._counter("nixl_num_failed_notifications", "Notifications that failed.")
-        self._expired = self._counter("nixl_num_kv_expired_reqs", "Requests whose KV nobody fetched.")
-        self._late = self._counter("nixl_num_notifications_after_expiry", "KV read after it was given up.")
+    def __init__(self, metrics: EngineMetrics) -> None:
+        self._transfer_s = metrics.histogram("nixl_xfer_time_seconds", "Time of transfers.", _TRANSFER_S)
+        self._bytes = metrics.histogram("nixl_bytes_transferred", "Bytes of transfers.", _KV_BYTES)
+        self._descriptors = metrics.histogram("nixl_num_descriptors", "Pieces of transfers.", _DESCRIPTORS)
+        self._failed = metrics.counter("nixl_num_failed_transfers", "Transfers that failed.")
+        metrics.counter("nixl_num_failed_notifications", "Notifications that failed.")
+        self._expired = metrics.counter("nixl_num_kv_expired_reqs", "Requests whose KV nobody fetched.")
+        self._late = metrics.counter("nixl_num_notifications_after_expiry", "KV read after it was given up.")
 
     def on_transfer(self, seconds: float, kv_bytes: int, blocks: int) -> None:
         """KV has arrived."""
@@ -48,13 +45,6 @@ class KvMetrics:
     def on_late_read(self) -> None:
         """KV was read after it was released."""
         self._late.inc()
-
-    def _counter(self, name: str, text: str) -> Counter:
-        return Counter(f"vllm:{name}", text, _LABELS, registry=self._registry).labels(**self._values)
-
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        histogram = Histogram(f"vllm:{name}", text, _LABELS, buckets=buckets, registry=self._registry)
-        return histogram.labels(**self._values)
 
 
 _ENGINE_LABELS = ("engine", "model_name")
@@ -81,7 +71,6 @@ class EngineMetrics:
     """The counters of one incarnation of one engine."""
 
     def __init__(self, model: str, shape: EngineShape) -> None:
-        self._model = model
         self._registry = CollectorRegistry()
         self._labels = {"engine": "0", "model_name": model}
         self._running = self._gauge("num_requests_running", "Number of requests in model execution batches.")
@@ -90,44 +79,44 @@ class EngineMetrics:
             "num_requests_waiting_by_reason", "Waiting requests by reason.", reason=("capacity", "deferred")
         )
         self._kv_usage = self._gauge("kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.")
-        self._prefix_queries = self._counter("prefix_cache_queries", "Prefix cache queries, in tokens.")
-        self._prefix_hits = self._counter("prefix_cache_hits", "Prefix cache hits, in tokens.")
-        self._external_queries = self._counter(
+        self._prefix_queries = self.counter("prefix_cache_queries", "Prefix cache queries, in tokens.")
+        self._prefix_hits = self.counter("prefix_cache_hits", "Prefix cache hits, in tokens.")
+        self._external_queries = self.counter(
             "external_prefix_cache_queries", "Queries of a cache outside the engine, in tokens."
         )
-        self._external_hits = self._counter(
+        self._external_hits = self.counter(
             "external_prefix_cache_hits", "Hits in a cache outside the engine, in tokens."
         )
-        self._preemptions = self._counter("num_preemptions", "Cumulative number of preemptions.")
-        self._prompt_tokens = self._counter("prompt_tokens", "Number of prefill tokens processed.")
+        self._preemptions = self.counter("num_preemptions", "Cumulative number of preemptions.")
+        self._prompt_tokens = self.counter("prompt_tokens", "Number of prefill tokens processed.")
         self._prompt_by_source = self._counters(
             "prompt_tokens_by_source", "Number of prompt tokens by source.", source=_PROMPT_SOURCES
         )
-        self._prompt_cached = self._counter("prompt_tokens_cached", "Number of cached prompt tokens.")
+        self._prompt_cached = self.counter("prompt_tokens_cached", "Number of cached prompt tokens.")
         self._cached_by_tier = self._counters(
             "prompt_tokens_cached_by_source", "Cached prompt tokens by tier.", source=_CACHE_TIERS
         )
-        self._generation_tokens = self._counter("generation_tokens", "Number of generation tokens processed.")
+        self._generation_tokens = self.counter("generation_tokens", "Number of generation tokens processed.")
         self._finished = self._counters(
             "request_success", "Count of successfully processed requests.", finished_reason=_FINISH_REASONS
         )
-        self._step_tokens = self._histogram("iteration_tokens_total", "Tokens per engine step.", _STEP_TOKENS)
+        self._step_tokens = self.histogram("iteration_tokens_total", "Tokens per engine step.", _STEP_TOKENS)
         self._make_request_histograms()
         self._describe_cache(shape)
 
     def _make_request_histograms(self) -> None:
-        self._request_prompt = self._histogram("request_prompt_tokens", "Prompt tokens.", _TOKENS)
-        self._request_output = self._histogram("request_generation_tokens", "Output tokens.", _TOKENS)
-        self._first_token_s = self._histogram("time_to_first_token_seconds", "TTFT.", _FIRST_TOKEN_S)
-        self._token_gap_s = self._histogram("inter_token_latency_seconds", "Gaps between tokens.", _TOKEN_S)
-        self._per_token_s = self._histogram(
+        self._request_prompt = self.histogram("request_prompt_tokens", "Prompt tokens.", _TOKENS)
+        self._request_output = self.histogram("request_generation_tokens", "Output tokens.", _TOKENS)
+        self._first_token_s = self.histogram("time_to_first_token_seconds", "TTFT.", _FIRST_TOKEN_S)
+        self._token_gap_s = self.histogram("inter_token_latency_seconds", "Gaps between tokens.", _TOKEN_S)
+        self._per_token_s = self.histogram(
             "request_time_per_output_token_seconds", "Mean time per output token, per request.", _TOKEN_S
         )
-        self._e2e_s = self._histogram("e2e_request_latency_seconds", "End to end.", _REQUEST_S)
-        self._queue_s = self._histogram("request_queue_time_seconds", "Time in the queue.", _REQUEST_S)
-        self._inference_s = self._histogram("request_inference_time_seconds", "Time running.", _REQUEST_S)
-        self._prefill_s = self._histogram("request_prefill_time_seconds", "Time in prefill.", _REQUEST_S)
-        self._decode_s = self._histogram("request_decode_time_seconds", "Time in decode.", _REQUEST_S)
+        self._e2e_s = self.histogram("e2e_request_latency_seconds", "End to end.", _REQUEST_S)
+        self._queue_s = self.histogram("request_queue_time_seconds", "Time in the queue.", _REQUEST_S)
+        self._inference_s = self.histogram("request_inference_time_seconds", "Time running.", _REQUEST_S)
+        self._prefill_s = self.histogram("request_prefill_time_seconds", "Time in prefill.", _REQUEST_S)
+        self._decode_s = self.histogram("request_decode_time_seconds", "Time in decode.", _REQUEST_S)
 
     def record(self, report: StepReport) -> None:
         """Count a step that has ended."""
@@ -155,7 +144,7 @@ class EngineMetrics:
 
     def kv_transfers(self) -> KvMetrics:
         """The counters that only an engine with a connector has."""
-        return KvMetrics(self._model, self._registry)
+        return KvMetrics(self)
 
     def text(self) -> bytes:
         """Everything, as Prometheus reads it."""
@@ -219,7 +208,8 @@ class EngineMetrics:
         gauge = Gauge(f"vllm:{name}", text, (*_ENGINE_LABELS, label), registry=self._registry)
         return {value: gauge.labels(**self._labels, **{label: value}) for value in values}
 
-    def _counter(self, name: str, text: str) -> Counter:
+    def counter(self, name: str, text: str) -> Counter:
+        """A counter of this engine."""
         counter = Counter(f"vllm:{name}", text, _ENGINE_LABELS, registry=self._registry)
         return counter.labels(**self._labels)
 
@@ -228,6 +218,7 @@ class EngineMetrics:
         counter = Counter(f"vllm:{name}", text, (*_ENGINE_LABELS, label), registry=self._registry)
         return {value: counter.labels(**self._labels, **{label: value}) for value in values}
 
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+    def histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        """A histogram of this engine."""
         histogram = Histogram(f"vllm:{name}", text, _ENGINE_LABELS, buckets=buckets, registry=self._registry)
         return histogram.labels(**self._labels)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, Protocol
 from urllib.parse import parse_qs
@@ -65,26 +65,17 @@ class Mortal(Protocol):
         """Apply armed faults."""
 
 
+@dataclass(frozen=True, slots=True)
 class EngineCore:
     """The parts of one incarnation of an engine that the application uses."""
 
-    def __init__(
-        self,
-        model: str,
-        shape: EngineShape,
-        clock: Callable[[], float],
-        loop: EngineLoop,
-        metrics: EngineMetrics,
-        steps: RecentSteps,
-        kv_link: KvLink | None = None,
-    ) -> None:
-        self.model = model
-        self.shape = shape
-        self.clock = clock
-        self.loop = loop
-        self.metrics = metrics
-        self.steps = steps
-        self.kv_link = kv_link
+    model: str
+    shape: EngineShape
+    clock: Callable[[], float]
+    loop: EngineLoop
+    metrics: EngineMetrics
+    steps: RecentSteps
+    kv_link: KvLink | None = None
 
 
 class FakeEngineApp:

@@ -98,7 +98,9 @@ def _step_record(seq: int, step: EngineStep) -> dict[str, Any]:
         "finished": [_finished_record(request) for request in step.finished],
     }
     if step.transfers:
-        record["transfers"] = [{"s": round(it.seconds, 6), "bytes": it.kv_bytes} for it in step.transfers]
+        record["transfers"] = [
+            {"s": round(transfer.seconds, 6), "bytes": transfer.kv_bytes} for transfer in step.transfers
+        ]
     return record
 
 

@@ -170,7 +170,10 @@ class ReplyWriter:
             for token in answer
         ]
         if self._call.chat:
-            content = [_likely(*of[0]) | {"top_logprobs": [_likely(*it) for it in of[:top]]} for of in ranked]
+            content = [
+                _likely(*of[0]) | {"top_logprobs": [_likely(*alternative) for alternative in of[:top]]}
+                for of in ranked
+            ]
             return {"content": content}
         texts = [of[0][0] for of in ranked]
         *offsets, self._written = accumulate(map(len, texts), initial=self._written)
@@ -260,7 +263,11 @@ def _items(given: object) -> list[object]:
 def _token_ids(item: object) -> list[int]:
     if isinstance(item, str) and item:
         return list(tokens.encode(item))
-    if isinstance(item, list) and item and all(type(it) is int and 0 <= it < tokens.ID_LIMIT for it in item):
+    if (
+        isinstance(item, list)
+        and item
+        and all(type(token) is int and 0 <= token < tokens.ID_LIMIT for token in item)
+    ):
         return item
     raise BadRequest("input must be text or token ids, and not empty", "BadRequestError", "input", 400)
 

@@ -106,7 +106,7 @@ def as_chat(path: str, data: Mapping[str, Any]) -> dict[str, Any]:
     turns = data.get("input" if path == RESPONSES else "messages")
     if isinstance(turns, str):
         turns = [{"role": "user", "content": turns}]
-    if not isinstance(turns, list) or not all(isinstance(it, dict) for it in turns):
+    if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
         raise _invalid("list_type", "body", "Input should be a valid list")
     opening = [] if first is None else [{"role": "system", "content": first}]
     chat["messages"] = [*opening, *map(_message, turns)]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,31 +16,30 @@ from phasewise.clients.host import memory_bytes
 from phasewise.clients.http_client import HttpClient, Timeouts
 from phasewise.core.errors import ConfigError
 from phasewise.core.ports import TimelineSink
-from phasewise.core.worker import Worker
 from phasewise.fleet.config import GatewayConfig, GatewayFile, UpstreamConfig
 from phasewise.fleet.config.credentials import access_of
 from phasewise.fleet.local.gateway_run import GatewayRun, WorkerReport, gateway_url, picker_address
 from phasewise.gateway.answer_cache.cached_responses import CachedResponses
 from phasewise.gateway.api.auth import Authenticator
-from phasewise.gateway.api.model_cards import ModelCards
 from phasewise.gateway.api.pipeline import Pipeline
-from phasewise.gateway.api.quotas import GatewayQuotas, ProcessQuotas, build_quotas
+from phasewise.gateway.api.quotas import build_quotas
+from phasewise.gateway.api.request_routes import RequestRoutes
 from phasewise.gateway.api.reservations import Reservations
 from phasewise.gateway.api.routes import Gateway, Router
-from phasewise.gateway.api.worker_routes import WorkerRoutes
+from phasewise.gateway.api.worker_routes import ModelCards, WorkerRoutes
 from phasewise.gateway.health import POLL_INTERVAL_S, PROBE_TIMEOUTS, HealthWatcher
+from phasewise.gateway.kv_transfer.audit import KvTransferWatch
 from phasewise.gateway.kv_transfer.tickets import KvTransfers
-from phasewise.gateway.kv_transfer.watch import KvTransferWatch
 from phasewise.gateway.live.pages import GatewayPages
 from phasewise.gateway.live.routes import LiveRoutes
 from phasewise.gateway.live.view import LiveView
 from phasewise.gateway.overload import OverloadWatch
-from phasewise.gateway.parts import Parts
-from phasewise.gateway.processes.limits import BoardQuotas
-from phasewise.gateway.processes.membership import Membership
-from phasewise.gateway.processes.metrics import AllMetrics
+from phasewise.gateway.parts import GatewayParts
+from phasewise.gateway.processes.learned import export, learn
+from phasewise.gateway.processes.peers import Peers
 from phasewise.gateway.processes.records import AllRecords
-from phasewise.gateway.processes.siblings import Question
+from phasewise.gateway.processes.replicas import SENDER_BYTES, OtherReplicas, ReplicaExchange
+from phasewise.gateway.processes.totals import CounterTotals
 from phasewise.gateway.progress_watch import ProgressWatch
 from phasewise.gateway.quarantine import Quarantine
 from phasewise.gateway.records.decision_file import DecisionFile
@@ -55,6 +56,7 @@ from phasewise.gateway.server.client import ClientTimeouts, ClientWatch, Direct,
 from phasewise.gateway.server.edge import Edge, EdgeBounds
 from phasewise.gateway.server.request_head import AllowedSites, answer_preflight
 from phasewise.gateway.settings import (
+    has_common_secret,
     hashing_of,
     lends_rights,
     memory_limit_of,
@@ -69,7 +71,7 @@ from phasewise.gateway.upstream.engines import Engines
 from phasewise.gateway.upstream.exchange import Exchange
 from phasewise.scheduling import World
 from phasewise.scheduling.engines_needed import pools_need
-from phasewise.scheduling.recording import UNRECORDED, DecisionRecorder, SchedulingCalls
+from phasewise.scheduling.recording import UNRECORDED, DecisionRecorder
 from phasewise.scheduling.world import ClusterView, Health, WorkerChange
 
 if TYPE_CHECKING:
@@ -89,16 +91,16 @@ Send = Callable[[Event], Awaitable[None]]
 class GatewayApp:
     """The application: it serves requests, and answers ASGI's lifespan events."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: GatewayParts) -> None:
         self.gateway = parts.gateway
         self.start_error: ConfigError | None = None
         self.edge = parts.edge
         self.certificate = parts.certificate
         self._parts = parts
-        self._router = Router(parts.gateway)
+        self._router = Router(parts.gateway, partial(export, parts.world))
         self._reloader: Reloader | None = None
         self.run_record: GatewayRun | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.successor_of: int | None = None
         self._reloads: set[asyncio.Task[None]] = set()
         self._picker: PickerServer | None = None
 
@@ -116,13 +118,13 @@ class GatewayApp:
         file: GatewayFile,
         read: Callable[[], GatewayFile],
         path: Path | None = None,
-        keep: Callable[[GatewayFile], None] | None = None,
-    ) -> None:
-        """Let the configuration be read again while the gateway serves; `keep` is given what is in force."""
-        self._reloader = Reloader(self._parts, file, read, path, keep)
-        self._router.reload = self._reload_all
-        if self._parts.membership is not None:
-            self._parts.membership.siblings.answers["reload"] = self._reload_too
+        in_force: Path | None = None,
+    ) -> Reloader:
+        """Let the configuration be read again while the gateway serves."""
+        self._reloader = Reloader(self._parts, file, read, path, in_force)
+        self._router.reload = self._reloader.reload
+        self._router.reload_in_force = self._reloader.take_in_force
+        return self._reloader
 
     def pick_endpoints(self, config: GatewayConfig, port: int) -> None:
         """Place requests for Envoy too, which asks at this port of the gateway's host."""
@@ -132,28 +134,10 @@ class GatewayApp:
         picker, address = EndpointPicker(self._parts), picker_address(config, port)
         self._picker = PickerServer(picker, address, config.tls)
 
-    async def _reload_all(self) -> str:
-        """Read the configuration again, here and then in the other processes."""
-        if self._reloader is None:
-            raise RuntimeError("there is nothing to read")
-        said = await self._reloader.reload()
-        if self._parts.membership is not None:
-            await self._parts.membership.siblings.ask_all("reload")
-        return said
-
-    async def _reload_too(self, _question: Question) -> bytes:
+    def begin_reload(self, *, in_force: bool = False) -> None:
+        """Read the configuration again soon, in all processes; with `in_force` here alone."""
         if self._reloader is not None:
-            await self._reloader.reload_or_say_why_not()
-        return b""
-
-    def ask_for_reload(self) -> None:
-        """Read the configuration again soon; may be called by a signal handler."""
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._begin_reload)
-
-    def _begin_reload(self) -> None:
-        if self._reloader is not None:
-            task = asyncio.create_task(self._reloader.reload_or_say_why_not())
+            task = asyncio.create_task(self._reloader.reload_or_say_why_not(in_force=in_force))
             self._reloads.add(task)
             task.add_done_callback(self._reloads.discard)
 
@@ -175,25 +159,21 @@ class GatewayApp:
     async def _start(self) -> list[asyncio.Task[None]]:
         parts = self._parts
         running = [self.gateway.clients.run(), self.edge.run(), self.gateway.overload.run()]
-        if parts.membership is not None:
-            await parts.membership.start(parts.world)
-            if parts.membership.has_successor:
-                running.append(self.gateway.all_metrics.run())
-            if parts.membership.exchange is not None:
-                running.append(parts.membership.exchange.run(parts.world))
+        await learn(parts.world, parts.peers, self.successor_of)
+        if parts.replicas is not None:
+            running.append(parts.replicas.run(parts.world))
         await asyncio.gather(parts.watcher.start(), parts.quotas.start())
         await parts.kv_transfer_watch.start()
         if self._picker is not None:
             await self._picker.start()
-        self._loop = asyncio.get_running_loop()
         if self._reloader is not None:
             running += self._reloader.watches()
         if self.run_record is not None:
             running.append(self._keep_record(self.run_record))
         states = self.gateway.cluster.snapshot()
-        up = sum(it.health is Health.UP for it in states)
+        up = sum(state.health is Health.UP for state in states)
         logger.log(logging.INFO if up else logging.WARNING, "%d of %d workers up", up, len(states))
-        return [asyncio.create_task(it) for it in running]
+        return [asyncio.create_task(work) for work in running]
 
     async def _stop(self, watches: list[asyncio.Task[None]]) -> None:
         parts = self._parts
@@ -212,9 +192,7 @@ class GatewayApp:
         self.gateway.pipeline.close()
         parts.rejections.write()
         parts.engines.close()
-        if parts.membership is not None:
-            self.gateway.all_metrics.keep(afresh=True)
-            await parts.membership.stop()
+        await self.gateway.totals.own(afresh=True)
 
     async def _keep_record(self, record: GatewayRun) -> None:
         """Record the workers' states for `phasewise status` whenever they have changed, until cancelled.
@@ -236,12 +214,6 @@ class GatewayApp:
             with suppress(TimeoutError):
                 async with asyncio.timeout(POLL_INTERVAL_S):
                     await changed.wait()
-
-    def forget_record(self) -> None:
-        """Another gateway takes over: commands no longer look for this one."""
-        if self.run_record is not None:
-            self.run_record.remove()
-            self.run_record = None
 
     async def _can_start(self) -> bool:
         """Whether the gateway may start; if not, `start_error` says why."""
@@ -266,21 +238,23 @@ def build_app(
     probe_timeouts: Timeouts = PROBE_TIMEOUTS,
     log_dropped: Callable[[], int] = lambda: 0,
     metrics_kept_s: float = METRICS_KEPT_S,
-    membership: Membership | None = None,
+    peers: Peers | None = None,
 ) -> GatewayApp:
     """Build a gateway, or one of its processes. It makes no connection before it starts."""
-    config, workers = file.gateway, workers_of(file.workers)
-    siblings = None if membership is None else membership.siblings
-    quotas = build_quotas(config, ProcessQuotas() if membership is None else BoardQuotas(membership.board))
-    authenticator = Authenticator(config, None if membership is None else membership.board.secret)
-    if membership is not None and config.redis is not None:
-        has_secret = config.salt_secret_file is not None
-        membership.join_gateways(config.redis, authenticator.hash_key(b"gateways") if has_secret else None)
+    config, peers = file.gateway, peers or Peers()
+    workers = workers_of(file.workers, peers.number, config.processes)
+    quotas = build_quotas(config)
+    authenticator = Authenticator(config, peers.secret)
+    replicas = _replicas(config, authenticator)
     decisions = None if config.record_decisions is None else DecisionFile(Path(config.record_decisions))
     scheduling = UNRECORDED if decisions is None else DecisionRecorder(decisions.write).calls
-    world = _world(config, workers, quotas, membership, scheduling)
+    world = scheduling.new_world(
+        rules_of(config, workers), workers, quotas, None if replicas is None else replicas.others
+    )
     engines = Engines(timeouts or _timeouts(config.upstream))
-    engines.set_workers(WorkerChange((), tuple(workers)), {it.name: access_of(it) for it in file.workers})
+    engines.set_workers(
+        WorkerChange((), tuple(workers)), {worker.name: access_of(worker) for worker in file.workers}
+    )
     cache = _cache(config, world, engines.clients)
     open_requests = OpenRequests()
     # No gateway serves a request per microsecond, so the numbers after a restart are above those before it.
@@ -311,8 +285,8 @@ def build_app(
         ),
         kept_s=metrics_kept_s,
     )
-    records = AllRecords(timelines, open_requests, siblings)
-    live = LiveView(world, timelines, open_requests, engines.connect, slos_of(config), siblings)
+    records = AllRecords(timelines, open_requests, peers)
+    live = LiveView(world, timelines, open_requests, engines.connect, slos_of(config), peers)
     pages = GatewayPages(world, records, live, gateway_url(config))
     rejections = RejectionLog(metrics.count_rejection)
     sinks: list[TimelineSink] = [timelines, metrics, kv_transfer_watch, live, rejections]
@@ -351,9 +325,10 @@ def build_app(
         world.ledger,
         timelines,
         open_requests,
-        records,
+        RequestRoutes(records),
         metrics,
-        AllMetrics(metrics, membership),
+        CounterTotals(metrics, peers),
+        peers,
         clients_served,
         overload,
         worker_log,
@@ -379,7 +354,7 @@ def build_app(
         progress=progress,
     )
     return GatewayApp(
-        Parts(
+        GatewayParts(
             gateway=gateway,
             world=world,
             scheduling=scheduling,
@@ -394,7 +369,8 @@ def build_app(
             cache=cache,
             traces=traces,
             rejections=rejections,
-            membership=membership,
+            replicas=replicas,
+            peers=peers,
         )
     )
 
@@ -403,20 +379,12 @@ def _timeouts(config: UpstreamConfig) -> Timeouts:
     return Timeouts(connect_s=config.connect_s, head_s=config.first_byte_s, idle_s=config.idle_s)
 
 
-def _world(
-    config: GatewayConfig,
-    workers: list[Worker],
-    quotas: GatewayQuotas,
-    membership: Membership | None,
-    scheduling: SchedulingCalls,
-) -> World:
-    all_neighbours = None if membership is None else membership.all_neighbours
-    world = scheduling.new_world(rules_of(config, workers), workers, quotas, all_neighbours)
-    if membership is not None:
-        neighbours = membership.neighbours
-        neighbours.know(workers, config.queue.aging_s)
-        neighbours.on_turn = lambda: scheduling.let_waiting_in(world, time.monotonic(), in_turn=True)
-    return world
+def _replicas(config: GatewayConfig, authenticator: Authenticator) -> ReplicaExchange | None:
+    """None without Redis: then replicas agree on conversations' homes at most."""
+    if config.redis is None:
+        return None
+    key = authenticator.hash_key(b"gateways") if has_common_secret(config) else None
+    return ReplicaExchange(config.redis, OtherReplicas(os.urandom(SENDER_BYTES), key))
 
 
 def _kv_transfers(config: GatewayConfig, cluster: ClusterView, metrics: PrometheusMetrics) -> KvTransfers:

@@ -9,8 +9,9 @@ from phasewise.gateway.api.quotas import GatewayQuotas
 from phasewise.gateway.api.reservations import Reservations
 from phasewise.gateway.api.routes import Gateway
 from phasewise.gateway.health import HealthWatcher
-from phasewise.gateway.kv_transfer.watch import KvTransferWatch
-from phasewise.gateway.processes.membership import Membership
+from phasewise.gateway.kv_transfer.audit import KvTransferWatch
+from phasewise.gateway.processes.peers import Peers
+from phasewise.gateway.processes.replicas import ReplicaExchange
 from phasewise.gateway.records.decision_file import DecisionFile
 from phasewise.gateway.records.rejection_log import RejectionLog
 from phasewise.gateway.server.certificate import Certificate
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class GatewayParts:
     """What the application starts and stops, and what a reload gives new settings."""
 
     gateway: Gateway
@@ -42,4 +43,5 @@ class Parts:
     cache: AnswerCache | None
     traces: OtlpTraces | None
     rejections: RejectionLog
-    membership: Membership | None
+    replicas: ReplicaExchange | None
+    peers: Peers

@@ -23,7 +23,7 @@ from phasewise.core.errors import UpstreamError
 from phasewise.core.request import Endpoint
 from phasewise.core.units import duration
 from phasewise.core.worker import Worker, WorkerRef
-from phasewise.engines.known import engine_of
+from phasewise.engines.known import read_page
 from phasewise.gateway.upstream.engines import Connect
 from phasewise.scheduling import World
 from phasewise.scheduling.engines_needed import FULL_KV
@@ -48,7 +48,7 @@ class ProgressWatch:
         self._connect = connect
         self._timeouts = timeouts
         self._asked: dict[str, HttpClient] = {}
-        self._ranks: dict[str, dict[str, Rank]] = {}
+        self._ranks: dict[str, Mapping[str, Rank]] = {}
         self._progress: dict[tuple[str, str], WorkerProgress] = {}
         self._heard_s: dict[str, float] = {}
         self._asked_s: dict[str, float] = {}
@@ -120,8 +120,7 @@ class ProgressWatch:
         with suppress(UpstreamError, ValueError):
             reply = await self._client(worker).fetch("GET", "/metrics")
             if reply.status == 200:
-                engine = engine_of(reply.body)
-                self._ranks[worker.name] = {} if engine is None else engine.ranks_of(reply.body)
+                self._ranks[worker.name] = read_page(reply.body, time.time()).ranks
 
     async def _is_paused(self, worker: Worker) -> bool:
         """Whether its operator paused the worker; only some engines can say so."""

@@ -20,9 +20,10 @@ from phasewise.core.value import value
 from phasewise.core.worker import Worker
 from phasewise.fleet.config import GatewayConfig, GatewayFile, WorkerConfig
 from phasewise.fleet.config.credentials import access_of
+from phasewise.fleet.local.run_files import write_private
 from phasewise.gateway.discovery.sources import Discovery
 from phasewise.gateway.guard import ErrorGuard
-from phasewise.gateway.parts import Parts
+from phasewise.gateway.parts import GatewayParts
 from phasewise.gateway.server.certificate import certificate_of
 from phasewise.gateway.server.client import ClientTimeouts
 from phasewise.gateway.server.edge import EdgeBounds
@@ -42,6 +43,7 @@ from phasewise.scheduling.world import WorkerChange
 logger = logging.getLogger("phasewise.gateway")
 
 LOOK_EVERY_S = 0.5
+RELOAD_PATH = "/phasewise/v1/reload"
 RELOADED = frozenset(
     {
         *("api_keys", "admin_key_sha256", "metrics_key_sha256", "slo_classes"),
@@ -66,18 +68,21 @@ class _Ready:
 
 
 class Reloader:
-    """Takes over a changed file, at `path` if there is one; `read` reads it, and `keep` is given it then."""
+    """Takes over a changed file, at `path` if there is one; `read` reads it.
+
+    All processes of a gateway have the configuration in the file `in_force`: one of them reads a changed
+    one, and the others follow.
+    """
 
     def __init__(
         self,
-        parts: Parts,
+        parts: GatewayParts,
         file: GatewayFile,
         read: Callable[[], GatewayFile],
         path: Path | None = None,
-        keep: Callable[[GatewayFile], None] | None = None,
+        in_force: Path | None = None,
     ) -> None:
-        self._keep = keep or (lambda _file: None)
-        self._keep(file)
+        self._in_force = in_force
         self._parts = parts
         self._file = file
         self._read = read
@@ -86,12 +91,31 @@ class Reloader:
         self._lock = asyncio.Lock()
 
     async def reload(self) -> str:
-        """Take over the file and say what changed; raises ConfigError if it stays as it was."""
+        """Take over the file, in all processes, and say what changed; raises ConfigError if it stays as it
+        was.
+        """
         async with self._lock:
             # A long file takes a while to parse.
             said = await self._become(await asyncio.to_thread(self._read))
+            self.put_in_force()
+        await self._parts.peers.ask_all("POST", RELOAD_PATH)
         logger.info("the configuration was read again: %s", said)
         return said
+
+    async def take_in_force(self) -> str:
+        """Take over what another process has read."""
+        async with self._lock:
+            if self._in_force is None:
+                raise ConfigError("this gateway has one process")
+            file = await asyncio.to_thread(self._in_force.read_bytes)
+            said = await self._become(GatewayFile.model_validate_json(file))
+        logger.info("the configuration was read again by another process: %s", said)
+        return said
+
+    def put_in_force(self) -> None:
+        """Processes that are started from now on have what this one has."""
+        if self._in_force is not None:
+            write_private(self._in_force, self._file.model_dump_json().encode())
 
     async def follow(self, found: tuple[WorkerConfig, ...]) -> None:
         """From now on these engines too, which were found beside those of the file."""
@@ -103,17 +127,16 @@ class Reloader:
     async def _become(self, file: GatewayFile) -> str:
         change = self._take_over(self._check(file))
         said, self._file = _words(self._file, file, change), file
-        self._keep(file)
         if change.gone or change.new:
             watch = self._parts.kv_transfer_watch
             await watch.stop()
             await watch.start()
         return said
 
-    async def reload_or_say_why_not(self) -> None:
-        """As `reload`; an error is logged."""
+    async def reload_or_say_why_not(self, *, in_force: bool = False) -> None:
+        """As `reload`, or as `take_in_force`; an error is logged."""
         try:
-            await self.reload()
+            await (self.take_in_force() if in_force else self.reload())
         except ConfigError as error:
             logger.error("the configuration was read again and stays as it was: %s", error)
 
@@ -121,7 +144,8 @@ class Reloader:
         """What has to run while the gateway serves."""
         file = self._file
         found = [Discovery(file.discover, file.kubernetes, self.follow).run()] if file.discover else []
-        return [self.run(), *found]
+        # One process looks at the file, and the others follow.
+        return [self.run(), *found] if self._parts.peers.number == 0 else found
 
     async def run(self) -> None:
         """Reload whenever a file has changed, if that is asked for; until cancelled."""
@@ -136,11 +160,13 @@ class Reloader:
     def _check(self, file: GatewayFile) -> _Ready:
         """Everything that can fail."""
         fixed = [f"gateway.{name}" for name in _needs_restart(self._file.gateway, file.gateway)]
-        fixed += [it for it in ("discover", "kubernetes") if getattr(self._file, it) != getattr(file, it)]
+        fixed += [
+            name for name in ("discover", "kubernetes") if getattr(self._file, name) != getattr(file, name)
+        ]
         if fixed:
             raise ConfigError(
                 f"a change of {' and '.join(fixed)} needs a restart",
-                hint="replace the gateway (`phasewise gateway FILE --take-over`), or change it back",
+                hint="replace its processes (`phasewise gateway FILE --restart`), or change it back",
             )
         if self._file.gateway.api_keys and not file.gateway.api_keys:
             raise ConfigError(
@@ -148,7 +174,7 @@ class Reloader:
                 hint="give another key instead, or restart the gateway to open it",
             )
         tls, configs = file.gateway.tls, [*file.workers, *self._found]
-        workers = workers_of(configs)
+        workers = workers_of(configs, self._parts.peers.number, file.gateway.processes)
         return _Ready(
             file=file,
             workers=workers,
@@ -165,8 +191,6 @@ class Reloader:
         parts.certificate.replacement = ready.certificate
         change = world.set_workers(ready.workers)
         parts.scheduling.apply_rules(world, ready.rules)
-        if parts.membership is not None:
-            parts.membership.neighbours.know(ready.workers, config.queue.aging_s)
         parts.engines.set_workers(change, ready.access)
         parts.watcher.follow(change)
         parts.edge.bounds = bounds
@@ -212,5 +236,5 @@ def _words(before: GatewayFile, after: GatewayFile, change: WorkerChange) -> str
     }
     said = [f"{what}: {count}" for what, count in counts.items() if count]
     others = [name for name in sorted(RELOADED) if name != "api_keys" or now == was]
-    changed = [it for it in others if getattr(before.gateway, it) != getattr(after.gateway, it)]
+    changed = [name for name in others if getattr(before.gateway, name) != getattr(after.gateway, name)]
     return "; ".join(said + [f"gateway.{name}" for name in changed]) or "nothing changed"

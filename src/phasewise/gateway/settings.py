@@ -17,15 +17,17 @@ from phasewise.scheduling.rules import SchedulingRules
 NOT_YET_SEEN = "unseen"
 
 
-def workers_of(configs: Iterable[WorkerConfig]) -> list[Worker]:
-    """The workers, none of them seen yet."""
-    workers = [_worker(config) for config in configs]
+def workers_of(configs: Iterable[WorkerConfig], process: int = 0, processes: int = 1) -> list[Worker]:
+    """The workers, none of them seen yet, with the slots that this process of several has of them."""
+    workers = [_worker(config, process, processes) for config in configs]
     if len({worker.name for worker in workers}) != len(workers):
         raise ConfigError("two workers have the same name", hint="give each worker a name of its own")
     return workers
 
 
-def _worker(config: WorkerConfig) -> Worker:
+def _worker(config: WorkerConfig, process: int, processes: int) -> Worker:
+    # The shares add up to the setting; where there are fewer slots than processes, each process has one.
+    slots = max(1, config.slots // processes + (process < config.slots % processes))
     return Worker(
         name=config.name,
         url=config.url,
@@ -34,7 +36,7 @@ def _worker(config: WorkerConfig) -> Worker:
         role=config.role,
         pool=config.pool,
         steps_url=config.steps_url,
-        slots=config.slots,
+        slots=slots,
         weights=config.weights,
     )
 
@@ -74,9 +76,14 @@ def hashing_of(
     matters = config.policy in READS_PREFIXES or has_prefill_workers(workers)
     if not matters or len(workers) < 2:
         return None
-    # Gateways agree on conversations' homes only where they have the same secret.
-    several = config.salt_secret_file is not None
-    return PrefixHashing(authenticator.hash_key(b"prefixes"), names_conversations=several)
+    return PrefixHashing(authenticator.hash_key(b"prefixes"), names_conversations=has_common_secret(config))
+
+
+def has_common_secret(config: GatewayConfig) -> bool:
+    """Whether other replicas have this one's secret: only with it do they agree on conversations' homes, and
+    understand each other's prefixes.
+    """
+    return config.salt_secret_file is not None or config.processes > 1
 
 
 def has_prefill_workers(workers: Sequence[Worker]) -> bool:
@@ -91,7 +98,7 @@ def memory_limit_of(limits: EdgeLimits) -> int | None:
 
 def slos_of(config: GatewayConfig) -> dict[str, Slo]:
     """The objectives by class."""
-    return {it.name: Slo(it.ttft_s, it.tpot_s) for it in config.slo_classes}
+    return {slo_class.name: Slo(slo_class.ttft_s, slo_class.tpot_s) for slo_class in config.slo_classes}
 
 
 def tenants_of(config: GatewayConfig) -> int:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from phasewise.core.caching import CacheResult
 from phasewise.core.units import NONE, duration, elapsed, long_duration, share
+from phasewise.report.text_tables import text_table
 from phasewise.semantic_match.evidence import Maturity
 from phasewise.semantic_match.matching import Sort
 
@@ -35,7 +36,6 @@ def may_be_served(cell: str) -> bool:
 
 
 def next_step(report: Report, now_unix_s: float) -> str:
-    """The sentence."""
     if report["degraded"]:
         return (
             f"part of the cache does not respond ({', '.join(report['degraded'])}), and requests bypass "
@@ -109,8 +109,8 @@ def _serving(report: Report) -> str:
 
 def _what_ends(report: Report) -> str:
     """Whether kinds with wrong matches are still served. One wrong outcome alone does not end a proof."""
-    concerned = [it for it in report["cells"] if may_be_served(it["cell"]) and it["wrong"]]
-    if concerned and not any(it["proven"] for it in concerned):
+    concerned = [cell for cell in report["cells"] if may_be_served(cell["cell"]) and cell["wrong"]]
+    if concerned and not any(cell["proven"] for cell in concerned):
         return "Kinds with wrong matches are no longer served."
     return "Kinds with wrong matches may still be served; one or two more wrong matches end that."
 
@@ -153,8 +153,8 @@ def _rounded_up(limit: float) -> str:
 
 def _missing(report: Report) -> str:
     """How far away the first proof is, if there is none and some matches were right."""
-    cells = [it for it in report["cells"] if may_be_served(it["cell"]) and it["right"]]
-    if not cells or any(it["proven"] for it in cells):
+    cells = [cell for cell in report["cells"] if may_be_served(cell["cell"]) and cell["right"]]
+    if not cells or any(cell["proven"] for cell in cells):
         return ""
     nearest = min(cells, key=lambda cell: cell["missing"])
     return f" (the first proof needs {nearest['missing']:,} more right answers in a row)"
@@ -228,10 +228,7 @@ def _head(report: Report) -> str:
 
 
 def _results(report: Report) -> Table:
-    table = Table(title="Outcomes of requests", title_justify="left")
-    table.add_column("")
-    table.add_column("requests", justify="right")
-    table.add_column("share", justify="right")
+    table = text_table("Outcomes of requests", ("", "requests", "share"))
     table.add_column("why", overflow="fold")
     for result, words in RESULT_WORDS.items():
         if count := report["results"].get(result, 0):
@@ -246,10 +243,7 @@ def _reasons(counts: Mapping[str, int]) -> str:
 
 
 def _judged(report: Report) -> Table:
-    table = Table(title="Stored answers compared with the model's", title_justify="left")
-    table.add_column("")
-    for column in ("right", "wrong", "no verdict"):
-        table.add_column(column, justify="right")
+    table = text_table("Stored answers compared with the model's", ("", "right", "wrong", "no verdict"))
     for tier, words in TIERS.items():
         counts = report["judged"].get(tier, {})
         if sum(counts.values()):
@@ -294,9 +288,7 @@ def _cells(report: Report) -> Table:
     shown = report["cells"][:MOST_CELLS]
     left_out = len(report["cells"]) - len(shown)
     title = "Proofs for semantic matches" + (f" ({left_out} more have less evidence)" if left_out else "")
-    table = Table("whose", "kind of match", title=title, title_justify="left")
-    for column in ("right", "wrong"):
-        table.add_column(column, justify="right")
+    table = text_table(title, ("whose", "kind of match", "right", "wrong"), words=2)
     table.add_column("state")
     for cell in shown:
         counts = f"{cell['right']:,}", f"{cell['wrong']:,}"
@@ -331,21 +323,28 @@ def render_explanation(described: Mapping[str, Any]) -> RenderableType:
 
 
 def _neighbours(neighbours: list[Mapping[str, Any]]) -> Table:
-    table = Table(title="Similar stored questions, most similar first", title_justify="left")
-    table.add_column("similarity", justify="right")
-    table.add_column("age", justify="right")
+    table = text_table("Similar stored questions, most similar first", ("similarity", "age"), words=0)
     table.add_column("evidence", overflow="fold")
-    for it in neighbours:
-        described = [*([f'"{it["question"]}"'] if it.get("question") else []), _known(it)]
-        table.add_row(f"{it['similarity']:.3f}", long_duration(it["age_s"]), Text("\n".join(described)))
+    for neighbour in neighbours:
+        described = [
+            *([f'"{neighbour["question"]}"'] if neighbour.get("question") else []),
+            _known(neighbour),
+        ]
+        table.add_row(
+            f"{neighbour['similarity']:.3f}", long_duration(neighbour["age_s"]), Text("\n".join(described))
+        )
     return table
 
 
-def _known(it: Mapping[str, Any]) -> str:
-    if it["guard"] is not None:
-        return f"guard {it['guard']}: {it['detail']}" if it.get("detail") else f"guard {it['guard']}"
-    if it["cell"] is None:
+def _known(neighbour: Mapping[str, Any]) -> str:
+    if neighbour["guard"] is not None:
+        return (
+            f"guard {neighbour['guard']}: {neighbour['detail']}"
+            if neighbour.get("detail")
+            else f"guard {neighbour['guard']}"
+        )
+    if neighbour["cell"] is None:
         return NONE
-    doubt = f" ({it['doubt']})" if it["doubt"] else ""
-    evidence = f"{it['right']:,} right and {it['wrong']:,} wrong of its kind"
-    return f"{cell_words(it['cell'])}{doubt}: {evidence}, {_state(it)}"
+    doubt = f" ({neighbour['doubt']})" if neighbour["doubt"] else ""
+    evidence = f"{neighbour['right']:,} right and {neighbour['wrong']:,} wrong of its kind"
+    return f"{cell_words(neighbour['cell'])}{doubt}: {evidence}, {_state(neighbour)}"

@@ -8,12 +8,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from phasewise.benchmark.calibrate.result import WORST_CELLS, Calibration, Seen, prefill_works
 from phasewise.core.statistics import Interval
 from phasewise.core.units import counted, duration, elapsed, milliseconds, number, share, size
 from phasewise.costs.fit.misfit import Cell
 from phasewise.costs.fit.step import Binding, CostPart, StepBound, StepKind, StepWork
 from phasewise.costs.fit.step_fit import CONFIDENCE, error_span
-from phasewise.experiments.calibrate.result import WORST_CELLS, Calibration, Seen, prefill_works
+from phasewise.report.text_tables import text_table
 
 _UNITS = {
     CostPart.FLOOR: (1e3, "ms per step"),
@@ -35,27 +36,22 @@ _NAMES = {
 
 def render(found: Calibration) -> RenderableType:
     """The fit, its errors, its predictions, and the bottleneck of each phase."""
-    parts: list[RenderableType] = [Text(line) for line in _heading(found)]
+    how = f"{found.rounds:.1f} rounds of probes" if found.rounds else "observed live"
+    heading = (
+        f"{found.model} at {found.url}: {found.fit.observations} steps in {len(found.fit.seen)} regimes, "
+        f"{how} in {elapsed(found.took_s)}, from the {found.seen.value}"
+    )
+    parts: list[RenderableType] = [Text(heading)]
     parts += [_parts_table(found), _error_table(found), _prediction_table(found)]
-    parts += [Text(line) for line in (*_bound_lines(found), *_busy_lines(found))]
+    parts += [Text(_bound_line(binding, found)) for binding in found.bindings]
+    parts += [Text(line) for line in _busy_lines(found)]
     parts += [Text(line) for line in (*_form_lines(found), *_caveats(found))]
     return Group(*parts)
 
 
-def _heading(found: Calibration) -> list[str]:
-    how = f"{found.rounds:.1f} rounds of probes" if found.rounds else "observed live"
-    return [
-        f"{found.model} at {found.url}: {found.fit.observations} steps in {len(found.fit.seen)} regimes, "
-        f"{how} in {elapsed(found.took_s)}, from the {found.seen.value}",
-    ]
-
-
 def _parts_table(found: Calibration) -> Table:
-    table = Table(
-        "part", title=f"A step takes the sum of these ({CONFIDENCE:.0%} intervals)", title_justify="left"
-    )
-    for column in ("value", "interval"):
-        table.add_column(column, justify="right")
+    title = f"A step takes the sum of these ({CONFIDENCE:.0%} intervals)"
+    table = text_table(title, ("part", "value", "interval"))
     table.add_column("unit")
     cost = found.fit.cost
     for part, value in cost.coefficients.items():
@@ -75,9 +71,7 @@ def _parts_table(found: Calibration) -> Table:
 
 def _error_table(found: Calibration) -> Table:
     title = "Errors on step sizes that were left out of the fit"
-    table = Table("steps", title=title, title_justify="left")
-    for column in ("seen", "median error", f"{CONFIDENCE:.0%} of steps take"):
-        table.add_column(column, justify="right")
+    table = text_table(title, ("steps", "seen", "median error", f"{CONFIDENCE:.0%} of steps take"))
     for kind in StepKind:
         errors = found.fit.errors.get(kind, ())
         median_error, span = found.fit.held_out_error(kind), error_span(errors)
@@ -91,10 +85,8 @@ def _error_table(found: Calibration) -> Table:
 
 
 def _prediction_table(found: Calibration) -> Table:
-    title = "Predictions, in ms per step"
-    table = Table("step", title=title, title_justify="left")
-    table.add_column("predicted", justify="right")
-    table.add_column(f"{CONFIDENCE:.0%} of steps", justify="right")
+    heads = ("step", "predicted", f"{CONFIDENCE:.0%} of steps")
+    table = text_table("Predictions, in ms per step", heads)
     for work in (*prefill_works(), *found.decode_works):
         predicted = found.fit.predict(work)
         if predicted is None:
@@ -112,10 +104,6 @@ def describe(work: StepWork) -> str:
     if work.kind is StepKind.MIXED:
         return f"{work.prompt_tokens} prompt tokens among {streams}"
     return f"{streams} at {work.kv_read_tokens // max(work.decode_tokens, 1)} tokens of context"
-
-
-def _bound_lines(found: Calibration) -> list[str]:
-    return [_bound_line(each, found) for each in found.bindings]
 
 
 def _bound_line(each: Binding, found: Calibration) -> str:
@@ -139,9 +127,10 @@ def _busy_lines(found: Calibration) -> list[str]:
     """One bar for the math and one for the memory of each phase."""
     if found.machine is None:
         return []
-    widest = max((len(describe(it.work)) for it in found.busy), default=0)
+    widest = max((len(describe(busy.work)) for busy in found.busy), default=0)
     lines = [
-        f"  {describe(it.work):{widest}}  math {_bar(it.math)}  memory {_bar(it.memory)}" for it in found.busy
+        f"  {describe(busy.work):{widest}}  math {_bar(busy.math)}  memory {_bar(busy.memory)}"
+        for busy in found.busy
     ]
     sources = f"of what {found.machine.source}, and {found.machine.math_source}"
     return [f"How busy math and memory are in a step ({sources}):", *lines]

@@ -21,7 +21,7 @@ _T = TypeVar("_T")
 Point = tuple[float, ...]
 
 
-class Shape(StrEnum):
+class Mark(StrEnum):
     """What a series draws at its points: (x, y), or (x0, y0, x1, y1) for segments and boxes."""
 
     LINE = "line"
@@ -52,7 +52,7 @@ class Axis:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class ChartSeries:
     """Points of one kind. A `hover` says {x}, {y} and {width} of a point; `texts` have one for each instead.
 
     `size` is the width of lines and dots in pixels.
@@ -60,7 +60,7 @@ class Series:
 
     name: str
     colour: str
-    shape: Shape
+    mark: Mark
     points: tuple[Point, ...]
     hover: str = ""
     texts: tuple[str, ...] = ()
@@ -86,7 +86,7 @@ class Panel:
     """Series over one vertical axis."""
 
     y: Axis
-    series: tuple[Series, ...]
+    series: tuple[ChartSeries, ...]
     height: int = 240
     labels: tuple[Label, ...] = ()
 
@@ -101,8 +101,7 @@ class Chart:
     panels: tuple[Panel, ...]
 
     @property
-    def series(self) -> dict[str, Series]:
-        """All series by their names."""
+    def series(self) -> dict[str, ChartSeries]:
         return {series.name: series for panel in self.panels for series in panel.series}
 
 
@@ -170,18 +169,18 @@ def even_sample(items: Sequence[_T], limit: int) -> list[_T]:
 # --- Series that several charts have.
 
 
-def shade(until: float, y: Axis) -> tuple[Series, ...]:
+def shade(until: float, y: Axis) -> tuple[ChartSeries, ...]:
     """The warm-up as a shaded area; empty without a warm-up."""
     if until <= 0:
         return ()
-    return (Series("warm-up", "--shade", Shape.BOXES, ((0.0, y.low, until, y.high),)),)
+    return (ChartSeries("warm-up", "--shade", Mark.BOXES, ((0.0, y.low, until, y.high),)),)
 
 
-def level(name: str, at: float, x: Axis) -> Series:
+def level(name: str, at: float, x: Axis) -> ChartSeries:
     """A dashed line across the whole width of a chart."""
-    return Series(name, "--objective", Shape.SEGMENTS, ((x.low, at, x.high, at),), size=1.5, dashed=True)
+    return ChartSeries(name, "--objective", Mark.SEGMENTS, ((x.low, at, x.high, at),), size=1.5, dashed=True)
 
 
-def upright(name: str, at: float, y: Axis) -> Series:
+def upright(name: str, at: float, y: Axis) -> ChartSeries:
     """A dashed line across the whole height of a chart."""
-    return Series(name, "--objective", Shape.SEGMENTS, ((at, y.low, at, y.high),), size=1.5, dashed=True)
+    return ChartSeries(name, "--objective", Mark.SEGMENTS, ((at, y.low, at, y.high),), size=1.5, dashed=True)

@@ -10,10 +10,10 @@ from phasewise.core.units import NONE, counted, duration, size
 from phasewise.core.worker import Role
 from phasewise.fleet.check.facts import EngineFacts, FleetFacts, TrialFacts
 from phasewise.fleet.check.judgement import CheckFinding, CheckResult
+from phasewise.report.text_tables import aligned
 
 ROLE_STYLES = {Role.PREFILL: "blue", Role.DECODE: "green", Role.MIXED: "default"}
 """The colours of the phases, as in reports and on the dashboard."""
-_GAP = "  "
 
 
 def lines_of(result: CheckResult) -> Iterator[Text]:
@@ -34,24 +34,24 @@ def _engines(engines: Sequence[EngineFacts]) -> Iterator[Text]:
     heads = ("engine", "role", "state", "model", "block", "KV type", "connector")
     rows = [
         (
-            it.name,
-            str(it.role),
-            "ready" if it.ready else "not ready",
-            ", ".join(it.models) or "-",
-            _or_dash(it.block_tokens),
-            _or_dash(it.cache_dtype),
-            {True: "yes", False: "no", None: "-"}[it.has_connector],
+            engine.name,
+            str(engine.role),
+            "ready" if engine.ready else "not ready",
+            ", ".join(engine.models) or "-",
+            _or_dash(engine.block_tokens),
+            _or_dash(engine.cache_dtype),
+            {True: "yes", False: "no", None: "-"}[engine.has_connector],
         )
-        for it in engines
+        for engine in engines
     ]
-    yield from _table(heads, rows, [ROLE_STYLES[it.role] for it in engines])
+    yield from aligned(heads, rows, [ROLE_STYLES[engine.role] for engine in engines])
 
 
 def _pairs(facts: FleetFacts) -> Iterator[Text]:
     heads = ("pair", "KV moved", "computed again", "KV transfer", "size", "speed", "text")
-    rows = [_pair(it) for it in facts.trials]
-    styles = ["default" if it.proven else "red" for it in facts.trials]
-    yield from _table(heads, rows, styles)
+    rows = [_pair(trial) for trial in facts.trials]
+    styles = ["default" if trial.proven else "red" for trial in facts.trials]
+    yield from aligned(heads, rows, styles)
 
 
 def _pair(trial: TrialFacts) -> tuple[str, ...]:
@@ -75,7 +75,7 @@ def _finding(finding: CheckFinding) -> Iterator[Text]:
 def _summary(result: CheckResult) -> str:
     took = f"in {duration(result.seconds)}"
     if not result.ok:
-        wrong = sum(not it.is_warning for it in result.findings)
+        wrong = sum(not finding.is_warning for finding in result.findings)
         return f"{counted(wrong, 'problem')} found {took}"
     if not result.ran:
         return f"nothing runs yet; the fleet can be started here (checked {took})"
@@ -87,14 +87,3 @@ def _summary(result: CheckResult) -> str:
 
 def _or_dash(value: object) -> str:
     return "-" if value is None else str(value)
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str]) -> Iterator[Text]:
-    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    yield Text(_line(heads, widths), style="bold")
-    for row, style in zip(rows, styles, strict=True):
-        yield Text(_line(row, widths), style=style)
-
-
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    return _GAP.join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from phasewise.benchmark.compare.verdict import ComparisonResult, LatencySpread
+from phasewise.benchmark.statistics.comparison import Comparison, MetricVerdict
 from phasewise.core.units import counted, scale_for
-from phasewise.experiments.compare.verdict import ComparisonResult, LatencySpread
-from phasewise.loadgen.statistics.comparison import Comparison, MetricVerdict
 from phasewise.report.bench.run_charts import cumulative
 from phasewise.report.charts import (
     Axis,
     Chart,
+    ChartSeries,
+    Mark,
     Panel,
-    Series,
-    Shape,
     axis,
     fitting_axis,
     rows_axis,
@@ -97,8 +97,12 @@ def _ratios(result: ComparisonResult) -> Chart | None:
         [(row, each.metric.label) for row, each in enumerate(result.comparisons, start=1)],
         len(result.comparisons),
     )
-    band = Series(f"within {margin:.0%}", "--shade", Shape.BOXES, ((1 - margin, y.low, 1 + margin, y.high),))
-    none = Series("no change", "--muted", Shape.SEGMENTS, ((1.0, y.low, 1.0, y.high),), size=1.5, dashed=True)
+    band = ChartSeries(
+        f"within {margin:.0%}", "--shade", Mark.BOXES, ((1 - margin, y.low, 1 + margin, y.high),)
+    )
+    none = ChartSeries(
+        "no change", "--muted", Mark.SEGMENTS, ((1.0, y.low, 1.0, y.high),), size=1.5, dashed=True
+    )
     series = [band, none]
     for verdict, colour in COLOURS.items():
         rows = [(row, each, ratio, ends) for row, each, ratio, ends in compared if each.verdict is verdict]
@@ -108,9 +112,9 @@ def _ratios(result: ComparisonResult) -> Chart | None:
             texts = tuple(_in_words(each) for _, each, _, _ in rows)
             name = f"B is {verdict.value}"
             series.append(
-                Series(f"{name}, interval", colour, Shape.SEGMENTS, intervals, size=3, listed=False)
+                ChartSeries(f"{name}, interval", colour, Mark.SEGMENTS, intervals, size=3, listed=False)
             )
-            series.append(Series(name, colour, Shape.DOTS, dots, texts=texts, size=10))
+            series.append(ChartSeries(name, colour, Mark.DOTS, dots, texts=texts, size=10))
     return Chart(
         "Is B better than A?",
         "Each dot is the change from A to B, its line the interval that holds for all figures together. "
@@ -152,7 +156,7 @@ def _spread(spread: LatencySpread) -> Chart:
         cumulative(name, colour, _answered(values_s), scale, spread.of_what, len(values_s))
         for name, colour, values_s in arms
     )
-    shown = [x for it in series for x, _ in it.points]
+    shown = [x for curve in series for x, _ in curve.points]
     return Chart(
         f"{spread.label} of A and B",
         f"Height: the share of {spread.of_what} with this {spread.label} or less. The curve further left is "

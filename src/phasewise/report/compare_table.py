@@ -6,9 +6,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from phasewise.benchmark.compare.verdict import ComparisonResult
+from phasewise.benchmark.statistics.comparison import Comparison, Kind, MetricVerdict, Scale
 from phasewise.core.units import NONE, milliseconds, number, share
-from phasewise.experiments.compare.verdict import ComparisonResult
-from phasewise.loadgen.statistics.comparison import Comparison, Kind, MetricVerdict, Scale
+from phasewise.report.text_tables import text_table
 
 _STYLES = {
     MetricVerdict.BETTER: "bold green",
@@ -29,9 +30,7 @@ def _table(result: ComparisonResult) -> Table:
     title = (
         f"Is B better than A? Milliseconds, {result.pairs} pairs of blocks, margin {result.rules.margin:.0%}"
     )
-    table = Table("metric", title=title, title_justify="left")
-    for column in HEADINGS[1:-1]:
-        table.add_column(column, justify="right", overflow="fold")
+    table = text_table(title, HEADINGS[:-1], fold=True)
     table.add_column(HEADINGS[-1], min_width=12)
     for each in result.comparisons:
         *figures, verdict = cells(each)

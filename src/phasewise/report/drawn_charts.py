@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from phasewise.report.charts import TICKS, Axis, Chart, Panel, Point, Series, Shape
+from phasewise.report.charts import TICKS, Axis, Chart, ChartSeries, Mark, Panel, Point
 from phasewise.report.markup import Html, element, embedded_json
 
 WIDE = 1000.0
@@ -94,22 +94,22 @@ def _legend(chart: Chart) -> Html:
     )
 
 
-def _key(series: Series) -> Html:
-    thin = series.shape is Shape.SEGMENTS and series.size <= THIN
-    kinds = ["key", "line" if thin else series.shape.value]
+def _key(series: ChartSeries) -> Html:
+    thin = series.mark is Mark.SEGMENTS and series.size <= THIN
+    kinds = ["key", "line" if thin else series.mark.value]
     kinds += ["dashed"] * series.dashed + ["hollow"] * series.hollow
     return element("i", class_=" ".join(kinds), style=f"--c:var({series.colour})")
 
 
-def _paths(series: Series, x: Axis, y: Axis) -> Iterator[Html]:
+def _paths(series: ChartSeries, x: Axis, y: Axis) -> Iterator[Html]:
     scaled = _scaled([_placed(point, x, y) for point in series.points])
-    path = "".join(_WRITERS[series.shape](scaled))
+    path = "".join(_WRITERS[series.mark](scaled))
     if not path:
         return
     yield element(
         "path",
         d=path,
-        class_=f"{series.shape.value} dashed" if series.dashed else series.shape.value,
+        class_=f"{series.mark.value} dashed" if series.dashed else series.mark.value,
         style=f"--c:var({series.colour});stroke-width:{series.size:g}",
         data_name=series.name if series.hover or series.texts else False,
         data_hover=series.hover or False,
@@ -160,11 +160,11 @@ def _boxes(points: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 _WRITERS = {
-    Shape.LINE: _line,
-    Shape.STEPS: _steps,
-    Shape.DOTS: _dots,
-    Shape.SEGMENTS: _segments,
-    Shape.BOXES: _boxes,
+    Mark.LINE: _line,
+    Mark.STEPS: _steps,
+    Mark.DOTS: _dots,
+    Mark.SEGMENTS: _segments,
+    Mark.BOXES: _boxes,
 }
 
 

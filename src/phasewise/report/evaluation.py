@@ -11,9 +11,9 @@ from rich.text import Text
 
 from phasewise import __version__
 from phasewise.core.units import NONE, counted, share
-from phasewise.report.charts import Chart, Panel, Series, Shape, rows_axis, share_axis
+from phasewise.report.charts import Chart, ChartSeries, Mark, Panel, rows_axis, share_axis
 from phasewise.report.drawn_charts import chart_grid
-from phasewise.report.layout import facts, repeat_section, section, strip, whole_page
+from phasewise.report.layout import facts, moment, repeat_section, section, strip, whole_page
 from phasewise.report.markup import Html, element, table, together
 from phasewise.semantic_match.evaluation import Evaluation, Guarding, KindCount
 
@@ -30,7 +30,7 @@ DRAWN_COSINE = 0.90
 
 def render(evaluations: Sequence[Evaluation], pairs: int, space: str) -> RenderableType:
     """The rules, then the kinds at one threshold, then the conclusion."""
-    drawn = [it for it in evaluations if it.rule.min_similarity == DRAWN_COSINE]
+    drawn = [evaluation for evaluation in evaluations if evaluation.rule.min_similarity == DRAWN_COSINE]
     count = counted(pairs, "pair")
     parts: list[RenderableType] = [Text(f"{count}, embedded by {space}"), _rules(evaluations)]
     kinds = drawn[0].kinds if drawn else ()
@@ -48,15 +48,15 @@ def _rules(evaluations: Sequence[Evaluation]) -> Table:
     for column in ("precision", "recall", "false hits"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("worst kind", overflow="fold")
-    for it in evaluations:
+    for evaluation in evaluations:
         table.add_row(
-            f"{it.rule.min_similarity:.2f}",
-            WHICH_GUARDS[it.rule.guarding],
-            share(it.total.precision),
-            share(it.total.recall),
-            f"{it.total.false_hits:,} of {it.total.others:,}",
-            worst_words(it),
-            end_section=it.rule.min_similarity == evaluations[-1].rule.min_similarity,
+            f"{evaluation.rule.min_similarity:.2f}",
+            WHICH_GUARDS[evaluation.rule.guarding],
+            share(evaluation.total.precision),
+            share(evaluation.total.recall),
+            f"{evaluation.total.false_hits:,} of {evaluation.total.others:,}",
+            worst_words(evaluation),
+            end_section=evaluation.rule.min_similarity == evaluations[-1].rule.min_similarity,
         )
     return table
 
@@ -73,9 +73,9 @@ def _by_kind(title: str, drawn: Sequence[Evaluation], duplicates: bool) -> Table
     table = Table("kind", title=title, title_justify="left")
     table.columns[0].overflow = "fold"
     table.add_column("pairs", justify="right")
-    for it in drawn:
-        table.add_column(GUARDS_WORDS[it.rule.guarding], no_wrap=True)
-    for rows in zip(*(it.kinds for it in drawn), strict=True):
+    for evaluation in drawn:
+        table.add_column(GUARDS_WORDS[evaluation.rule.guarding], no_wrap=True)
+    for rows in zip(*(evaluation.kinds for evaluation in drawn), strict=True):
         count = rows[0].duplicates if duplicates else rows[0].others
         if count:
             table.add_row(rows[0].kind, f"{count:,}", *(_bar(kind, duplicates) for kind in rows))
@@ -90,9 +90,8 @@ def _bar(kind: KindCount, duplicates: bool) -> Text:
 
 
 def conclusion(drawn: Sequence[Evaluation]) -> list[str]:
-    """The conclusion."""
     plain, guarded = (
-        next((it for it in drawn if it.rule.guarding is wanted), None)
+        next((evaluation for evaluation in drawn if evaluation.rule.guarding is wanted), None)
         for wanted in (Guarding.NONE, Guarding.ALL)
     )
     if plain is None or guarded is None or not plain.total.others:
@@ -123,28 +122,26 @@ COLOURS = {Guarding.NONE: "--bad", Guarding.BUT_CONTENT: "--warn", Guarding.ALL:
 
 
 def render_page(evaluations: Sequence[Evaluation], file: str, space: str, command: str) -> str:
-    """The whole page."""
-    drawn = [it for it in evaluations if it.rule.min_similarity == DRAWN_COSINE]
+    drawn = [evaluation for evaluation in evaluations if evaluation.rule.min_similarity == DRAWN_COSINE]
     charts = [
         _kinds_section(
-            drawn, "Which near misses would get a wrong answer?", "others", lambda it: it.false_hit_share
+            drawn, "Which near misses would get a wrong answer?", "others", lambda kind: kind.false_hit_share
         ),
-        _kinds_section(drawn, "Which paraphrases would be served?", "duplicates", lambda it: it.recall),
+        _kinds_section(drawn, "Which paraphrases would be served?", "duplicates", lambda kind: kind.recall),
     ]
-    known = [it for it in charts if it is not None]
+    known = [chart for chart in charts if chart is not None]
     parts = (
         _strip(evaluations, drawn, file),
         section("By kind of pair", chart_grid(known) if known else element("p", "No pair has a kind.")),
         section("Every rule", _rules_section(evaluations)),
         section("Every kind under every rule", _kinds(evaluations)),
-        section("This evaluation", facts(_circumstances(space))),
+        section(
+            "This evaluation",
+            facts({"Embedder": space, "Made": moment(time.time()), "phasewise": __version__}),
+        ),
         repeat_section(command),
     )
     return whole_page(TITLE, together(parts))
-
-
-def _circumstances(space: str) -> dict[str, str]:
-    return {"Embedder": space, "Made": time.strftime("%Y-%m-%d %H:%M:%S %z"), "phasewise": __version__}
 
 
 def _strip(evaluations: Sequence[Evaluation], drawn: Sequence[Evaluation], file: str) -> Html:
@@ -163,14 +160,14 @@ def _kinds_section(
         return None
     thick = 0.8 / len(drawn)
     series = []
-    for rank, it in enumerate(drawn):
-        shares = [value(kind) or 0.0 for kind in it.kinds if getattr(kind, counted)]
+    for rank, evaluation in enumerate(drawn):
+        shares = [value(kind) or 0.0 for kind in evaluation.kinds if getattr(kind, counted)]
         tops = [place + 0.6 + rank * thick for place in range(len(kinds))]
         series.append(
-            Series(
-                GUARDS_WORDS[it.rule.guarding],
-                COLOURS[it.rule.guarding],
-                Shape.BOXES,
+            ChartSeries(
+                GUARDS_WORDS[evaluation.rule.guarding],
+                COLOURS[evaluation.rule.guarding],
+                Mark.BOXES,
                 tuple((0.0, top, each, top + thick) for top, each in zip(tops, shares, strict=True)),
                 texts=tuple(f"{kind}: {share(each)}" for kind, each in zip(kinds, shares, strict=True)),
             )
@@ -184,13 +181,13 @@ def _kinds_section(
 def _rules_section(evaluations: Sequence[Evaluation]) -> Html:
     rows = [
         (
-            it.rule.name,
-            worst_words(it),
-            share(it.total.precision),
-            share(it.total.recall),
-            f"{it.total.false_hits:,} of {it.total.others:,}",
+            evaluation.rule.name,
+            worst_words(evaluation),
+            share(evaluation.total.precision),
+            share(evaluation.total.recall),
+            f"{evaluation.total.false_hits:,} of {evaluation.total.others:,}",
         )
-        for it in evaluations
+        for evaluation in evaluations
     ]
     return table(("rule", "worst kind", "precision", "recall", "false hits"), rows, words=2)
 
@@ -199,12 +196,12 @@ def _kinds(evaluations: Sequence[Evaluation]) -> Html:
     rows = [
         (
             kind.kind,
-            it.rule.name,
+            evaluation.rule.name,
             _of(kind.hits, kind.duplicates),
             _of(kind.false_hits, kind.others),
         )
-        for it in evaluations
-        for kind in it.kinds
+        for evaluation in evaluations
+        for kind in evaluation.kinds
     ]
     return table(("kind", "rule", "hits", "false hits"), rows, words=2)
 

@@ -18,10 +18,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from phasewise.core.units import counted, duration, elapsed
+from phasewise.benchmark.demo_traffic import MARK, USERS
+from phasewise.core.units import counted, duration, elapsed, long_duration
+from phasewise.fleet.local.gateway_run import GatewayState, WorkerReport
 from phasewise.fleet.local.state import FleetState, MemberState, ProcessStage
-from phasewise.loadgen.demo_traffic import MARK, USERS
 from phasewise.report.console import err, out
+from phasewise.report.text_tables import aligned
 
 _STYLES = {
     ProcessStage.READY: "green",
@@ -35,7 +37,6 @@ _STYLES = {
 }
 _SETTLED = frozenset({ProcessStage.READY, ProcessStage.STOPPED, ProcessStage.FAILED, ProcessStage.DEAD})
 _WITHOUT_PROCESS = frozenset({ProcessStage.BACKING_OFF, ProcessStage.STOPPED, ProcessStage.FAILED})
-_GAP = "   "
 _EXAMPLE_QUESTION = "Why is the sky blue?"
 
 
@@ -69,7 +70,6 @@ class FleetDisplay:
             self._live = None
 
     def show(self, state: FleetState) -> None:
-        """A new state of the fleet."""
         self._state = state
         for member in state.members:
             now = (member.stage, member.note)
@@ -106,7 +106,6 @@ class FleetDisplay:
 
 
 def stage_words(member: MemberState) -> str:
-    """A member's stage in words."""
     words = member.stage.value
     if member.stage is ProcessStage.READY and member.ready_in_s is not None:
         words = f"ready in {duration(member.ready_in_s)}"
@@ -135,22 +134,13 @@ def print_members(state: FleetState) -> None:
         )
         for member in state.members
     ]
-    print_rows(heads, rows, [_STYLES.get(member.stage, "cyan") for member in state.members])
+    _print_rows(heads, rows, [_STYLES.get(member.stage, "cyan") for member in state.members])
 
 
-def print_rows(heads: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str]) -> None:
-    """Aligned rows whose third cell, the state, has a style; never truncated."""
-    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    out.print(_line(heads, widths), style="bold", markup=False, soft_wrap=True)
-    for row, style in zip(rows, styles, strict=True):
-        line = Text(_line(row, widths))
-        begin = sum(widths[:2]) + 2 * len(_GAP)
-        line.stylize(style, begin, begin + len(row[2]))
+def _print_rows(heads: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str]) -> None:
+    """Aligned rows whose third cell, the state, has a style."""
+    for line in aligned(heads, rows, styles, state=2):
         out.print(line, soft_wrap=True)
-
-
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    return _GAP.join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
 
 
 def _pid_words(member: MemberState) -> str:
@@ -211,5 +201,58 @@ def curl_line(state: FleetState) -> str:
 
 
 def state_as_json(state: FleetState) -> dict[str, Any]:
-    """A fleet for programs."""
     return {**state.model_dump(mode="json"), "all_ready": state.all_ready}
+
+
+HEALTH_WORDS = {"suspect": "stands still", "hung": "stands still", "unknown": "not checked yet"}
+_HEALTH_STYLES = {"up": "green", "down": "red", "unknown": "dim"}
+
+
+_CIRCUIT_OPEN = "it answers and fails most of its requests; its log says why"
+
+
+def print_gateway(gateway: GatewayState) -> None:
+    """A gateway and all its workers; a note stands below the line of its worker."""
+    models = {worker.model for worker in gateway.workers}
+    serves = f", serves {models.pop()}" if len(models) == 1 and "" not in models else ""
+    head = f"gateway {gateway.url}, pid {gateway.process.pid}{serves}"
+    out.print(head, style="bold", markup=False, soft_wrap=True)
+    now_s = time.time()
+    rows = [
+        (worker.name, worker.url, state_in_words(worker, now_s), "" if serves else worker.model or "-")
+        for worker in gateway.workers
+    ]
+    styles = [
+        "yellow" if worker.circuit_open else _HEALTH_STYLES.get(worker.health, "yellow")
+        for worker in gateway.workers
+    ]
+    _print_rows(("worker", "url", "state", "" if serves else "model"), rows, styles)
+    for worker in gateway.workers:
+        if note := _note(worker):
+            out.print(f"{worker.name}: {note}", style="yellow", markup=False, soft_wrap=True)
+
+
+def _note(worker: WorkerReport) -> str:
+    """What is to be said of the worker, without its address, which its line has."""
+    return worker.note.removeprefix(f"{worker.url} ") or (_CIRCUIT_OPEN if worker.circuit_open else "")
+
+
+def print_troubled(workers: Sequence[WorkerReport]) -> None:
+    """A line for each worker of a fleet that its gateway does not use as usual, or has a note on."""
+    now_s = time.time()
+    for worker in workers:
+        if not worker.serves or worker.note:
+            note = f": {said}" if (said := _note(worker)) else ""
+            line = f"gateway: worker {worker.name}: {state_in_words(worker, now_s)}{note}"
+            out.print(line, style="yellow", markup=False, soft_wrap=True)
+
+
+def state_in_words(worker: WorkerReport, now_s: float) -> str:
+    """A worker's state, and since when if it does not serve."""
+    words = HEALTH_WORDS.get(worker.health, worker.health)
+    if worker.health == "up" or worker.since_unix_s is None:
+        return "up, circuit open" if worker.circuit_open else words
+    since_at = time.localtime(worker.since_unix_s)
+    today = time.strftime("%F", since_at) == time.strftime("%F", time.localtime(now_s))
+    since = time.strftime("%H:%M:%S" if today else "%F %H:%M:%S", since_at)
+    return f"{words} since {since} ({long_duration(now_s - worker.since_unix_s)})"

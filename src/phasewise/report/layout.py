@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from shlex import quote
 from string import Template
 
-from phasewise.loadgen.results import DEFINITIONS
-from phasewise.report.markup import Html, element
+from phasewise.benchmark.results import DEFINITIONS
+from phasewise.core.units import duration
+from phasewise.report.markup import Html, element, together
 
 _ASSETS = files("phasewise.report") / "assets"
 
@@ -29,20 +31,16 @@ def strip(tone: str, about: Sequence[str], headline: str, *more: str) -> Html:
 
     `tone` is the colour: start, stream, failing, healthy, unknown, or measured for a page without a verdict.
     """
+    first, *others = about
     button = element("button", "light / dark", id="scheme", type="button", hidden=True)
     return element(
         "header",
         button,
-        element("p", *_about(about), class_="about"),
+        element("p", element("strong", first), *(element("span", text) for text in others), class_="about"),
         element("h1", headline),
         *(element("p", text) for text in more if text),
         class_=f"strip {tone}",
     )
-
-
-def _about(about: Sequence[str]) -> list[Html]:
-    first, *others = about
-    return [element("strong", first), *(element("span", text) for text in others)]
 
 
 def facts(pairs: Mapping[str, str]) -> Html:
@@ -52,12 +50,10 @@ def facts(pairs: Mapping[str, str]) -> Html:
 
 
 def section(title: str, *content: str) -> Html:
-    """A part of the page under its heading."""
     return element("section", element("h2", title), *content)
 
 
 def defined(meanings: Mapping[str, str] = DEFINITIONS) -> Html:
-    """The definitions of the figures."""
     pairs = (
         part for name, meaning in meanings.items() for part in (element("dt", name), element("dd", meaning))
     )
@@ -83,3 +79,27 @@ def request(request_id: str, *, kept: bool = True) -> Html:
 
 def _copy(text: str, label: str) -> Html:
     return element("button", label, type="button", class_="copy", data_copy=text, title=f"copy {text}")
+
+
+def swatched(colour: str, name: str) -> Html:
+    """A name with its colour in the charts."""
+    return together((element("i", class_="swatch", style=f"background:var({colour})"), name))
+
+
+def stacked(parts: Iterable[tuple[str, float, str]], whole_s: float, label: str) -> Html:
+    """Parts of a time as one bar: each one's name, seconds and colour."""
+    pieces = (
+        element(
+            "span",
+            style=f"width:{100 * seconds / whole_s:.3f}%;background:var({colour})",
+            title=f"{name}: {duration(seconds)}",
+        )
+        for name, seconds, colour in parts
+        if seconds > 0
+    )
+    return element("div", *pieces, class_="stack", role="img", aria_label=label)
+
+
+def moment(unix_s: float) -> str:
+    """A moment on a page, which may be opened anywhere."""
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(unix_s))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from phasewise.core.statistics import Interval
-from phasewise.core.units import change, share
-from phasewise.experiments.compare.ledger import (
+from phasewise.benchmark.compare.ledger import (
     Entry,
     MeasuredOutcome,
     Prediction,
@@ -19,7 +18,13 @@ from phasewise.experiments.compare.ledger import (
     Score,
     score,
 )
-from phasewise.experiments.compare.runner import METRICS
+from phasewise.benchmark.compare.runner import METRICS
+from phasewise.core.units import change, share
+from phasewise.diagnosis.advice.fix import Fix
+from phasewise.experiments.fix_trial import FixTrial
+from phasewise.experiments.fleet_change import FleetChange
+from phasewise.report.diagnosis.words import interval_in_words
+from phasewise.report.text_tables import text_table
 
 HELD_WORDS = {
     PredictionCheck.HELD: ("held", "bold green"),
@@ -33,27 +38,23 @@ LABELS = {metric.name: metric.label for metric in METRICS}
 
 def render(entries: Sequence[Entry]) -> RenderableType:
     """The whole ledger, the oldest first."""
-    table = Table("made", "cause and fix", "figure", title="Predictions and outcomes", title_justify="left")
-    for column in ("predicted", "measured"):
-        table.add_column(column, justify="right")
+    heads = ("made", "cause and fix", "figure", "predicted", "measured")
+    table = text_table("Predictions and outcomes", heads, words=3)
     table.add_column("outcome", min_width=12)
     last_run = ""
     for entry in entries:
         prediction = entry.prediction
         is_new, last_run = prediction.run != last_run, prediction.run
+        subject = f"{prediction.cause.replace('_', ' ')}: {prediction.lever} {prediction.value}"
         table.add_row(
             time.strftime("%Y-%m-%d %H:%M", time.localtime(prediction.at_unix_s)) if is_new else "",
-            _subject(prediction) if is_new else "",
+            subject if is_new else "",
             figure_words(prediction),
             predicted_words(prediction),
             measured_words(entry.outcome),
             outcome_text(entry),
         )
     return Group(table, *(Text(line) for line in score_lines(score(entries))))
-
-
-def _subject(prediction: Prediction) -> str:
-    return f"{prediction.cause.replace('_', ' ')}: {prediction.lever} {prediction.value}"
 
 
 def figure_words(prediction: Prediction) -> str:
@@ -63,22 +64,19 @@ def figure_words(prediction: Prediction) -> str:
 
 
 def predicted_words(prediction: Prediction) -> str:
-    """The predicted change with its range."""
     if prediction.ratio is None:
         return "-"
     middle = "" if prediction.expected is None else f"{change(prediction.expected)} "
-    return f"{middle}({_range(prediction.ratio)})"
+    return f"{middle}({interval_in_words(prediction.ratio)})"
 
 
 def measured_words(outcome: MeasuredOutcome | None) -> str:
-    """The measured change with its range."""
     if outcome is None or outcome.ratio is None or outcome.interval is None:
         return "-"
-    return f"{change(outcome.ratio)} ({_range(outcome.interval)})"
+    return f"{change(outcome.ratio)} ({interval_in_words(outcome.interval)})"
 
 
 def outcome_text(entry: Entry) -> Text:
-    """The outcome in a word."""
     if entry.outcome is None:
         return Text("open", "dim")
     words, style = HELD_WORDS[entry.outcome.held]
@@ -86,7 +84,6 @@ def outcome_text(entry: Entry) -> Text:
 
 
 def score_lines(found: Score) -> list[str]:
-    """The score in sentences."""
     lines = ["The score counts the figure that each fix aims at; figures in brackets are side effects."]
     if found.coverage is not None:
         low, high = found.coverage.low, found.coverage.high
@@ -112,5 +109,78 @@ def score_lines(found: Score) -> list[str]:
     return lines
 
 
-def _range(interval: Interval) -> str:
-    return f"{change(interval.low)} to {change(interval.high)}"
+def render_trial(trial: FixTrial) -> RenderableType:
+    if trial.fix is None:
+        return Text(f"No fix was tried: {trial.nothing}.")
+    heading = "Not measured" if trial.comparison is None else "Measured"
+    parts: list[RenderableType] = [Text(), Text(heading, "bold")]
+    parts.append(Text(f"  {trial.fix.what}"))
+    parts += [Text(f"  {line}") for line in trial.change]
+    table = text_table("After the change against before", ("figure", "predicted", "measured"))
+    table.add_column("outcome", min_width=12)
+    for entry in trial.entries:
+        prediction = entry.prediction
+        table.add_row(
+            figure_words(prediction),
+            predicted_words(prediction),
+            measured_words(entry.outcome),
+            outcome_text(entry),
+        )
+    parts += [table, *(Text(line) for line in _remarks(trial))]
+    return Group(*parts)
+
+
+def _remarks(trial: FixTrial) -> list[str]:
+    lines = [
+        f"{figure_words(entry.prediction)}: {why}"
+        for entry in trial.entries
+        if (why := entry.prediction.unpredictable or (entry.outcome.reason if entry.outcome else ""))
+        and why != trial.nothing
+    ]
+    if trial.nothing:
+        lines.append(f"ABORTED: {trial.nothing}")
+    result = trial.comparison
+    if result is not None:
+        lines.append(f"{result.pairs} pairs of blocks, alternating, on fleets started for this.")
+        lines += [f"remark: {remark}" for remark in result.remarks]
+        if result.gave_up:
+            lines.append(f"GAVE UP: {result.gave_up}")
+        if result.cut_short:
+            lines.append("Interrupted: predictions that were not measured stay open in the ledger.")
+    return lines
+
+
+def announcement(
+    fix: Fix, change: FleetChange, predictions: Sequence[Prediction], duration: str
+) -> list[str]:
+    """The fix to try, and its predicted effect."""
+    lines = [f"trying: {fix.what}", *(f"  {line}" for line in change.lines)]
+    lines += [
+        f"  predicted: {figure_words(each)} {predicted_words(each)}"
+        if each.ratio is not None
+        else f"  not predictable: {figure_words(each)}, {each.unpredictable}"
+        for each in predictions
+    ]
+    lines.append("  written to the ledger; the fleet file is not changed")
+    return [*lines, duration]
+
+
+def duration_words(pairs: int, control_pairs: int, start_s: float, block_s: float) -> str:
+    """The estimated duration, from the time that the first start and the first block took.
+
+    Fleets alternate so that each pair starts one; the control starts none, because its fleet is running.
+    """
+    minutes = (pairs * start_s + 2 * (pairs + control_pairs) * block_s) / 60
+    control = f"{control_pairs} pairs for the control and " if control_pairs else ""
+    return f"measuring {control}{pairs} pairs of blocks: about {max(minutes, 1):.0f} min"
+
+
+def fix_trial_facts(trial: FixTrial) -> dict[str, Any]:
+    comparison = trial.comparison
+    return {
+        "fix": None if trial.fix is None else trial.fix.what,
+        "change": list(trial.change),
+        "entries": [asdict(entry) for entry in trial.entries],
+        "comparison": None if comparison is None else comparison.to_dict(),
+        "nothing": trial.nothing,
+    }

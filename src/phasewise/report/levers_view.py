@@ -1,4 +1,4 @@
-"""The table of levers as text in 80 columns, and as Markdown."""
+"""The table of levers as text in 80 columns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from phasewise.experiments.levers.guide import GuideRow, Helps
+from phasewise.planning.lever_guide import GuideRow, Helps
 
 _STYLES = {Helps.YES: "bold green", Helps.COSTS: "bold red", Helps.LITTLE: "", Helps.NO: "dim"}
 _NAME_CELLS, _PHASE_CELLS = 21, 8
@@ -25,7 +25,8 @@ def render_guide(rows: Sequence[GuideRow], model: str) -> RenderableType:
         lever = row.lever
         prefill, decode = (Text(helps, style=_STYLES[helps]) for helps in (lever.prefill, lever.decode))
         parts.append(_line(lever.name, prefill, decode, lever.why, style="bold"))
-        parts += [_aside("modelled", row.modelled)]
+        modelled = Text.assemble(("modelled: ", "dim"), row.modelled)
+        parts.append(Padding(modelled, (0, 0, 0, 2)))
     return Group(*parts)
 
 
@@ -39,27 +40,7 @@ def _line(name: str, prefill: Text, decode: Text, why: str, *, style: str = "") 
     return grid
 
 
-def _aside(source: str, words: str) -> Padding:
-    return Padding(Text.assemble((f"{source}: ", "dim"), words), (0, 0, 0, 2))
-
-
-def guide_markdown(rows: Sequence[GuideRow], model: str, command: str) -> str:
-    """The same table as a page."""
-    heads = ("lever", "helps prefill", "helps decode", "why", "modelled")
-    lines = ["# Which lever helps which phase", "", f"Printed by `{command}`.", ""]
-    lines += [f"- modelled: {model}, not measured", "", _cells(heads), "|---" * len(heads) + "|"]
-    for row in rows:
-        lever = row.lever
-        lines.append(_cells((f"**{lever.name}**", lever.prefill, lever.decode, lever.why, row.modelled)))
-    return "\n".join((*lines, ""))
-
-
-def _cells(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
 def guide_facts(rows: Sequence[GuideRow], model: str) -> dict[str, Any]:
-    """The table as plain JSON types."""
     return {
         "v": 2,
         "modelled_on": model,

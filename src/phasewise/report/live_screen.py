@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from phasewise.core.units import NONE, bound, duration, number, share
+from phasewise.core.units import NONE, bound, count, duration, number, share
 from phasewise.diagnosis.live.snapshot import (
     LiveEngine,
     LivePhase,
@@ -21,6 +21,7 @@ from phasewise.diagnosis.live.snapshot import (
 )
 from phasewise.diagnosis.verdict import Ruling
 from phasewise.report.diagnosis.words import RULINGS
+from phasewise.report.fleet_view import HEALTH_WORDS
 from phasewise.report.request.words import short_id
 
 SORTS = ("ttft", "tpot", "waiting", "name")
@@ -33,7 +34,6 @@ _STYLES = {
     LiveState.HEALTHY: "bold green",
 }
 _PHASES = {LiveState.SLOW_TO_START: "TTFT", LiveState.SLOW_TO_STREAM: "TPOT"}
-_HEALTH = {"suspect": "stands still", "hung": "stands still", "unknown": "not checked"}
 LEAST_SHARE = 0.02
 """A smaller part of a mean is left out."""
 OLD_READING_S = 15.0
@@ -72,14 +72,18 @@ def _slow_phase(snapshot: LiveSnapshot) -> LivePhase | None:
 def chosen_requests(snapshot: LiveSnapshot, choices: LiveChoices) -> list[LiveRequest]:
     """The requests to list, in the order asked for; those that stand still come first."""
     keys: dict[str, Callable[[LiveRequest], float]] = {
-        "ttft": lambda it: it.age_s if it.ttft_s is None else it.ttft_s,
-        "tpot": lambda it: it.tpot_s or 0.0,
-        "waiting": lambda it: it.age_s if it.ttft_s is None else 0.0,
+        "ttft": lambda request: request.age_s if request.ttft_s is None else request.ttft_s,
+        "tpot": lambda request: request.tpot_s or 0.0,
+        "waiting": lambda request: request.age_s if request.ttft_s is None else 0.0,
     }
-    keys["name"] = lambda it: it.age_s
+    keys["name"] = lambda request: request.age_s
     by = keys[choices.sort]
-    fit = [it for it in snapshot.requests if _fits(choices, it.request_id, it.tenant, it.engine, it.status)]
-    return sorted(fit, key=lambda it: (it.status is not RequestStatus.STANDS_STILL, -by(it)))
+    fit = [
+        request
+        for request in snapshot.requests
+        if _fits(choices, request.request_id, request.tenant, request.engine, request.status)
+    ]
+    return sorted(fit, key=lambda request: (request.status is not RequestStatus.STANDS_STILL, -by(request)))
 
 
 def render(snapshot: LiveSnapshot, choices: LiveChoices, width: int, height: int | None = None) -> Group:
@@ -96,7 +100,7 @@ def render(snapshot: LiveSnapshot, choices: LiveChoices, width: int, height: int
         parts.append(Text(f"and {len(engines) - most[0]} more engines; / filters them", style="dim"))
     if requests[: most[1]]:
         parts += [Text(""), _request_table(requests[: most[1]], choices), *still]
-    parts += [_line(f"not observed: {it}", "dim") for it in snapshot.not_observed]
+    parts += [_line(f"not observed: {unseen}", "dim") for unseen in snapshot.not_observed]
     if height is not None:
         parts.append(_foot(choices))
     return Group(*parts)
@@ -136,8 +140,8 @@ def _line(text: str, style: str = "") -> Text:
 def _phases(snapshot: LiveSnapshot, width: int) -> list[Text]:
     spark = max(10, min(60, width - 36))
     rows = (
-        ("TTFT", snapshot.start, [it.ttft_s for it in snapshot.history], snapshot.slo_ttft_s),
-        ("TPOT", snapshot.stream, [it.tpot_s for it in snapshot.history], snapshot.slo_tpot_s),
+        ("TTFT", snapshot.start, [second.ttft_s for second in snapshot.history], snapshot.slo_ttft_s),
+        ("TPOT", snapshot.stream, [second.tpot_s for second in snapshot.history], snapshot.slo_tpot_s),
     )
     lines = []
     for name, phase, values, objective_s in rows:
@@ -161,9 +165,10 @@ def _phase(name: str, phase: LivePhase | None, spark: str, objective_s: float) -
 def _parts(phase: LivePhase, width: int) -> str:
     """The parts of the mean, largest first, as many as fit."""
     line = f"mean {duration(phase.mean_s)}: "
-    for place, it in enumerate(sorted(phase.parts, key=lambda part: -part.seconds)):
-        part = f"{', ' if place else ''}{it.part} {duration(it.seconds)} {it.seconds / phase.mean_s:.0%}"
-        if it.seconds < LEAST_SHARE * phase.mean_s or len(line) + len(part) > width:
+    for place, entry in enumerate(sorted(phase.parts, key=lambda entry: -entry.seconds)):
+        comma = ", " if place else ""
+        part = f"{comma}{entry.part} {duration(entry.seconds)} {entry.seconds / phase.mean_s:.0%}"
+        if entry.seconds < LEAST_SHARE * phase.mean_s or len(line) + len(part) > width:
             break
         line += part
     return line
@@ -171,12 +176,12 @@ def _parts(phase: LivePhase, width: int) -> str:
 
 def sparkline(values: Sequence[float | None]) -> str:
     """One character a second, from zero to the largest; a second without a value is a space."""
-    known = [it for it in values if it is not None]
+    known = [value for value in values if value is not None]
     top = max(known, default=0.0)
     if top <= 0:
         return ""
     places = len(_BARS) - 1
-    return "".join(" " if it is None else _BARS[round(it / top * places)] for it in values)
+    return "".join(" " if value is None else _BARS[round(value / top * places)] for value in values)
 
 
 def _traffic(snapshot: LiveSnapshot) -> Text:
@@ -187,26 +192,30 @@ def _traffic(snapshot: LiveSnapshot) -> Text:
         facts.append(f"{number(snapshot.tokens_per_s)} tokens/s")
     facts.append(f"{snapshot.open_requests} open")
     if snapshot.waiting:
-        queued = sorted((it for it in snapshot.tenants if it.waiting), key=lambda it: -it.waiting)
-        by = ", ".join(f"{it.tenant} {it.waiting}" for it in queued[:4])
+        queued = sorted(
+            (tenant for tenant in snapshot.tenants if tenant.waiting), key=lambda tenant: -tenant.waiting
+        )
+        by = ", ".join(f"{tenant.tenant} {tenant.waiting}" for tenant in queued[:4])
         facts.append(f"{snapshot.waiting} queued{f' ({by})' if by else ''}")
     if snapshot.still:
         facts.append(f"{snapshot.still} standing still")
     if snapshot.failed:
-        by = ", ".join(f"{it.reason} {it.requests}" for it in snapshot.failures)
+        by = ", ".join(f"{failure.reason} {failure.requests}" for failure in snapshot.failures)
         facts.append(f"{snapshot.failed} failed{f' ({by})' if by else ''}")
     return _line("  ".join(facts))
 
 
 def _chosen_engines(snapshot: LiveSnapshot, choices: LiveChoices) -> list[LiveEngine]:
     keys: dict[str, Callable[[LiveEngine], float]] = {
-        "ttft": lambda it: it.ttft_s or 0.0,
-        "tpot": lambda it: it.tpot_s or 0.0,
-        "waiting": lambda it: it.waiting or 0.0,
+        "ttft": lambda engine: engine.ttft_s or 0.0,
+        "tpot": lambda engine: engine.tpot_s or 0.0,
+        "waiting": lambda engine: engine.waiting or 0.0,
     }
-    fit = [it for it in snapshot.engines if _fits(choices, it.name, it.health)]
+    fit = [engine for engine in snapshot.engines if _fits(choices, engine.name, engine.health)]
     by = keys.get(choices.sort)
-    return sorted(fit, key=lambda it: (it.health == "up", 0.0 if by is None else -by(it), it.name))
+    return sorted(
+        fit, key=lambda engine: (engine.health == "up", 0.0 if by is None else -by(engine), engine.name)
+    )
 
 
 def _table(*columns: str, words: int) -> Table:
@@ -221,39 +230,35 @@ def _table(*columns: str, words: int) -> Table:
 def _engine_table(engines: Sequence[LiveEngine], snapshot: LiveSnapshot) -> Table:
     heads = ("engine", "state", "running", "waiting", "KV", "prefix hits", "step", "TTFT", "TPOT")
     table = _table(*heads, words=2)
-    for it in engines:
-        up = it.health == "up"
-        old = it.read_unix_s is not None and snapshot.at_unix_s - it.read_unix_s > OLD_READING_S
-        running = it.open_requests if it.running is None else it.running
+    for engine in engines:
+        up = engine.health == "up"
+        old = engine.read_unix_s is not None and snapshot.at_unix_s - engine.read_unix_s > OLD_READING_S
+        running = engine.open_requests if engine.running is None else engine.running
         table.add_row(
-            it.name,
-            Text(_HEALTH.get(it.health, it.health), style="green" if up else "red"),
-            _count(running),
-            _count(it.waiting),
-            Text(share(it.kv_usage), style="yellow" if (it.kv_usage or 0.0) > 0.9 else ""),
-            share(it.prefix_hits),
-            duration(it.step_s),
-            duration(it.ttft_s),
-            duration(it.tpot_s),
+            engine.name,
+            Text(HEALTH_WORDS.get(engine.health, engine.health), style="green" if up else "red"),
+            count(running),
+            count(engine.waiting),
+            Text(share(engine.kv_usage), style="yellow" if (engine.kv_usage or 0.0) > 0.9 else ""),
+            share(engine.prefix_hits),
+            duration(engine.step_s),
+            duration(engine.ttft_s),
+            duration(engine.tpot_s),
             style="dim" if old else "",
         )
     return table
 
 
-def _count(value: int | None) -> str:
-    return NONE if value is None else str(value)
-
-
 def _request_table(requests: Sequence[LiveRequest], choices: LiveChoices) -> Table:
     table = _table("request", "state", "tenant", "engine", "age", "TTFT", "TPOT", words=4)
-    for place, it in enumerate(requests):
-        style = "yellow" if it.status is RequestStatus.STANDS_STILL else ""
+    for place, request in enumerate(requests):
+        style = "yellow" if request.status is RequestStatus.STANDS_STILL else ""
         table.add_row(
-            short_id(it.request_id),
-            it.status.value,
-            it.tenant[:12],
-            it.engine[:20] or NONE,
-            *map(duration, (it.age_s, it.ttft_s, it.tpot_s)),
+            short_id(request.request_id),
+            request.status.value,
+            request.tenant[:12],
+            request.engine[:20] or NONE,
+            *map(duration, (request.age_s, request.ttft_s, request.tpot_s)),
             style="reverse" if place == choices.selected else style,
         )
     return table
@@ -261,12 +266,14 @@ def _request_table(requests: Sequence[LiveRequest], choices: LiveChoices) -> Tab
 
 def _still_lines(requests: Sequence[LiveRequest]) -> list[Text]:
     """What holds the streams that stand still."""
-    still = [it for it in requests if it.status is RequestStatus.STANDS_STILL]
+    still = [request for request in requests if request.status is RequestStatus.STANDS_STILL]
     return [
         _line(
-            f"{short_id(it.request_id)} silent for {duration(it.silent_s)}, held by: {it.held_by}", "yellow"
+            f"{short_id(request.request_id)} silent for {duration(request.silent_s)}, "
+            f"held by: {request.held_by}",
+            "yellow",
         )
-        for it in still[:MOST_STILL]
+        for request in still[:MOST_STILL]
     ]
 
 

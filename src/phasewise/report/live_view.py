@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
+from phasewise.benchmark.generator import RunProgress
 from phasewise.core.units import duration, elapsed
-from phasewise.loadgen.generator import RunProgress
 from phasewise.report.console import err
 
 REDRAW_S = 0.5

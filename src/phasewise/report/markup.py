@@ -28,7 +28,6 @@ def element(name: str, *children: str, **attributes: str | bool) -> Html:
 
 
 def together(parts: Iterable[str]) -> Html:
-    """Parts one after the other."""
     return Html("".join(_markup(part) for part in parts))
 
 

@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from phasewise.core.units import size
+from phasewise.core.units import dollars, size
 from phasewise.costs.roofline.accelerators import ASSUMPTION_MEANINGS, Accelerator
 from phasewise.costs.sheet.facts import STATEMENT, FactTable, Section, Sheet, SheetFact
 
@@ -17,7 +17,6 @@ LABEL_WIDTH = 30
 
 
 def render(sheet: Sheet) -> Group:
-    """The whole page."""
     deployment = sheet.asked.deployment
     head = f"{sheet.asked.name} on {deployment.gpus} x {deployment.accelerator.name}: {STATEMENT}"
     parts: list[RenderableType] = [Text(head, style="bold"), *(_indented(line) for line in sheet.answer)]
@@ -75,7 +74,7 @@ def _device(accelerator: Accelerator) -> Iterator[RenderableType]:
         "bandwidth_bytes_per_s": f"memory bandwidth: {size(accelerator.bandwidth_bytes_per_s)}/s",
         "memory_bytes": f"memory: {size(accelerator.memory_bytes)}",
         "link_bytes_per_s": f"link: {size(accelerator.link_bytes_per_s)}/s one way",
-        "price_per_hour": f"price: ${accelerator.price_per_hour:.2f} per hour",
+        "price_per_hour": f"price: {dollars(accelerator.price_per_hour)} per hour",
     }
     for key, line in lines.items():
         yield _indented(f"{line} [{accelerator.sources[key]}]")

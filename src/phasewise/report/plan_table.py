@@ -1,35 +1,40 @@
-"""A plan on the terminal: the fleet, what it costs, what surrounds it, and whether to disaggregate."""
+"""A plan, and simulated fleets, on the terminal: the choice first, then what surrounds it."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from phasewise.core.units import bound, count, milliseconds, number, share, significant
-from phasewise.experiments.plan.disaggregation import Pays
-from phasewise.experiments.plan.plan import Plan, PlannedFleet
-from phasewise.experiments.plan.trials import Goal
-from phasewise.experiments.simulate.run import CONFIDENCE
+from phasewise.core.slo import Slo
+from phasewise.core.statistics import Interval
+from phasewise.core.units import bound, count, dollars, duration, milliseconds, number, share, significant
+from phasewise.planning.disaggregation import Pays
+from phasewise.planning.figures import CONFIDENCE, FleetFigures, SimulatedFigures
+from phasewise.planning.plan import CapacityPlan, PlannedFleet
+from phasewise.planning.trials import Goal
+from phasewise.report.text_tables import text_table
 
 _VERDICTS = {Pays.YES: "pays", Pays.NO: "does not pay", Pays.UNDECIDED: "makes no clear difference"}
 
 
-def render_plan(plan: Plan, goal: Goal, origin: str, *, priced: bool) -> RenderableType:
+def render_plan(plan: CapacityPlan, goal: Goal, origin: str, *, priced: bool) -> RenderableType:
     """The choice first, then why."""
     return Group(
-        *(Text(it) for it in _choice(plan, goal, priced=priced)),
+        *(Text(line) for line in _choice(plan, goal, priced=priced)),
         Text(),
         _fleets(plan, priced=priced),
         Text(),
         _compared(plan),
-        *(Text(it) for it in _disaggregation(plan)),
-        *(Text(it) for it in _doubts(plan)),
+        *(Text(line) for line in _disaggregation(plan)),
+        *(Text(line) for line in _doubts(plan)),
         Text(origin),
     )
 
 
-def _choice(plan: Plan, goal: Goal, *, priced: bool) -> list[str]:
+def _choice(plan: CapacityPlan, goal: Goal, *, priced: bool) -> list[str]:
     chosen, prices = plan.chosen, plan.prices
     candidate, figures = chosen.candidate, chosen.simulated.figures
     slo = goal.slo
@@ -52,20 +57,16 @@ def _choice(plan: Plan, goal: Goal, *, priced: bool) -> list[str]:
         f"TTFT p90 {milliseconds(more.ttft_p90_s)} ms, TPOT p90 {milliseconds(more.tpot_p90_s)} ms"
     )
     paid = [prices.per_million_input, prices.per_million_output]
-    read, written = [f"${significant(it)}" if priced else f"{significant(it)} engine-hours" for it in paid]
+    read, written = [dollars(price) if priced else f"{significant(price)} engine-hours" for price in paid]
     lines.append(f"per million tokens: {read} input (prefill), {written} output (decode)")
-    return [*lines, f"per hour: ${significant(prices.per_hour)}"] if priced else lines
+    return [*lines, f"per hour: {dollars(prices.per_hour)}"] if priced else lines
 
 
-def _fleets(plan: Plan, *, priced: bool) -> Table:
-    table = Table(
-        title="Price against latency (p90, milliseconds)", title_justify="left", box=None, pad_edge=False
-    )
-    table.add_column("fleet")
-    for name in ("$/hour" if priced else "engines", "TTFT", "TPOT", "SLO\nmet", "best at\nits price"):
-        table.add_column(name, justify="right")
-    for it in plan.fleets:
-        table.add_row(*_row(it, chosen=it.candidate == plan.chosen.candidate))
+def _fleets(plan: CapacityPlan, *, priced: bool) -> Table:
+    heads = ("fleet", "$/hour" if priced else "engines", "TTFT", "TPOT", "SLO\nmet", "best at\nits price")
+    table = text_table("Price against latency (p90, milliseconds)", heads, borders=False)
+    for fleet in plan.fleets:
+        table.add_row(*_row(fleet, chosen=fleet.candidate == plan.chosen.candidate))
     return table
 
 
@@ -81,18 +82,17 @@ def _row(fleet: PlannedFleet, *, chosen: bool) -> tuple[str, ...]:
     )
 
 
-def _compared(plan: Plan) -> Table:
-    table = Table(title="Requests/s carried at the objective", title_justify="left", box=None, pad_edge=False)
-    for name in ("engines", "prompt\ntokens", "mixed", "disaggregated"):
-        table.add_column(name, justify="right")
+def _compared(plan: CapacityPlan) -> Table:
+    heads = ("engines", "prompt\ntokens", "mixed", "disaggregated")
+    table = text_table("Requests/s carried at the objective", heads, words=0, borders=False)
     table.add_column("disaggregation")
-    for it in (plan.here, *plan.scan):
-        loads = (number(it.mixed_per_s), number(it.disaggregated_per_s))
-        table.add_row(count(it.engines), count(it.prompt_tokens), *loads, _VERDICTS[it.pays])
+    for point in (plan.here, *plan.scan):
+        loads = (number(point.mixed_per_s), number(point.disaggregated_per_s))
+        table.add_row(count(point.engines), count(point.prompt_tokens), *loads, _VERDICTS[point.pays])
     return table
 
 
-def _disaggregation(plan: Plan) -> list[str]:
+def _disaggregation(plan: CapacityPlan) -> list[str]:
     lines = [f"Disaggregation {_VERDICTS[plan.here.pays]} here."]
     if not plan.scan:
         return lines
@@ -100,18 +100,63 @@ def _disaggregation(plan: Plan) -> list[str]:
         lines.append(f"With these prompts it pays from {count(engines)} engines on, as far as was tried.")
     if (tokens := plan.pays_from_prompt_tokens) is not None:
         lines.append(f"With as many engines it pays from prompts of {count(tokens)} tokens on.")
-    if not any(it.pays is Pays.YES for it in (plan.here, *plan.scan)):
+    if not any(point.pays is Pays.YES for point in (plan.here, *plan.scan)):
         lines.append("It pays at no load and no prompt length that was tried.")
     return lines
 
 
-def _doubts(plan: Plan) -> list[str]:
+def _doubts(plan: CapacityPlan) -> list[str]:
     lines = []
     if too_long := plan.chosen.simulated.figures.too_long:
         lines.append(f"{count(too_long)} requests are too long for the context, and count as missed.")
-    if any(it.simulated.figures.saturated for it in plan.fleets):
+    if any(fleet.simulated.figures.saturated for fleet in plan.fleets):
         lines.append("\N{EN DASH}: no TTFT, because the queue grew until the load ended.")
     if plan.requests < plan.enough_requests:
         wanted = f"{plan.enough_requests:,}"
         lines.append(f"The traffic is short for so many open requests: give --requests {wanted} or more.")
     return lines
+
+
+_COLUMNS = ("TTFT\np50", "TTFT\np90", "TTFT\np99", "TPOT\np50", "TPOT\np90", "tok/s", "cached", "SLO\nmet")
+_TIMES = ("ttft_p50_s", "ttft_p90_s", "ttft_p99_s", "tpot_p50_s", "tpot_p90_s")
+
+
+def render_simulation(rows: Sequence[SimulatedFigures], slo: Slo, origin: str) -> RenderableType:
+    """What users would see, how busy the engines were, and where the step times came from."""
+    table = text_table("Simulated (milliseconds)", ("fleet", *_COLUMNS), borders=False)
+    for row in rows:
+        figures = row.figures
+        table.add_row(
+            row.label,
+            *(milliseconds(getattr(figures, name)) for name in _TIMES),
+            number(figures.output_tokens_per_s),
+            share(figures.cached_share),
+            share(figures.attained),
+        )
+        if row.intervals:
+            table.add_row("", *(_span(row.intervals.get(name)) for name in _TIMES), "", "", "")
+    lines: list[RenderableType] = [table]
+    lines += [Text(f"{row.label}: {summary(row.figures)}") for row in rows]
+    lines.append(Text(f"SLO: TTFT {duration(slo.ttft_s)}, TPOT {duration(slo.tpot_s)}"))
+    if any(row.intervals for row in rows):
+        lines.append(Text(f"in ranges: {CONFIDENCE:.0%} intervals, from the step times' uncertainty alone"))
+    lines.append(Text(origin))
+    return Group(*lines)
+
+
+def _span(interval: Interval | None) -> str:
+    return "" if interval is None else f"{milliseconds(interval.low)}-{milliseconds(interval.high)}"
+
+
+def summary(figures: FleetFigures) -> str:
+    """What else is to be said of a fleet."""
+    said = [f"{pool.pool} {share(pool.busy)} busy" for pool in figures.pools]
+    said += [f"{count(times)} rejected ({reason})" for reason, times in figures.rejected.items()]
+    if figures.too_long:
+        said.append(f"{count(figures.too_long)} too long for the context")
+    if len(figures.pools) > 1:
+        said.append(f"{share(figures.split_share)} disaggregated")
+    if preempted := sum(pool.preempted for pool in figures.pools):
+        said.append(f"{count(preempted)} preemptions")
+    whole = ", ".join(said)
+    return f"{whole}; saturated, so TTFT would depend on how long it lasts" if figures.saturated else whole

@@ -8,13 +8,13 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from phasewise.experiments.validate.report import Outcome, ValidationReport
+from phasewise.experiments.validate.claims import ClaimOutcome, ValidationReport
 
 STYLES = {
-    Outcome.FAILS: "bold red",
-    Outcome.INCONCLUSIVE: "bold yellow",
-    Outcome.HOLDS: "bold green",
-    Outcome.NOT_TRIED: "dim",
+    ClaimOutcome.FAILS: "bold red",
+    ClaimOutcome.INCONCLUSIVE: "bold yellow",
+    ClaimOutcome.HOLDS: "bold green",
+    ClaimOutcome.NOT_TRIED: "dim",
 }
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>()#!|~&@:])")
 
@@ -22,26 +22,26 @@ _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>()#!|~&@:])")
 def render(report: ValidationReport) -> RenderableType:
     """Every claim with its outcome, those that do not hold first."""
     title = f"{_device(report)}, vLLM {report.versions['vllm']}, {report.settings['model']}"
-    counts = (f"{report.count(outcome)} {outcome}" for outcome in Outcome if report.count(outcome))
+    counts = (f"{report.count(outcome)} {outcome}" for outcome in ClaimOutcome if report.count(outcome))
     parts: list[RenderableType] = [Text(title, style="bold"), Text(", ".join(counts))]
     order = list(STYLES)
     for claim in sorted(report.claims, key=lambda claim: order.index(claim.outcome)):
         outcome = (claim.outcome.upper(), STYLES[claim.outcome])
         parts.append(Text.assemble("\n", outcome, f"  {claim.sentence}"))
-        published = "" if claim.outcome is Outcome.NOT_TRIED else f"\npublished: {claim.published}"
+        published = "" if claim.outcome is ClaimOutcome.NOT_TRIED else f"\npublished: {claim.published}"
         parts.append(Padding(Text(f"here: {claim.found}{published}"), (0, 0, 0, 2)))
     return Group(*parts)
 
 
 def markdown_row(report: ValidationReport, link: str) -> str:
-    """The report's line in docs/validated.md; its texts are a stranger's, so their markup is escaped."""
-    failed = [f"`{claim.claim}`" for claim in report.claims if claim.outcome is Outcome.FAILS]
+    """The report's line in docs/validated.md; markup in its texts is escaped."""
+    failed = [f"`{claim.claim}`" for claim in report.claims if claim.outcome is ClaimOutcome.FAILS]
     versions = f"vLLM {report.versions['vllm']}, phasewise {report.versions['phasewise']}"
     cells = (
         f"[{report.day}]({link})",
         escaped(_device(report)),
         escaped(f"{report.settings['model']}, {versions}"),
-        *(str(report.count(outcome)) for outcome in Outcome),
+        *(str(report.count(outcome)) for outcome in ClaimOutcome),
         ", ".join(failed) or "none",
     )
     return f"| {' | '.join(cells)} |"

@@ -35,7 +35,7 @@ from phasewise.scheduling.steps import (
     TimedOut,
     Wait,
 )
-from phasewise.scheduling.world import World, let_waiting_in, report_waiting
+from phasewise.scheduling.world import World, let_waiting_in
 
 ASSUMED_OUTPUT_TOKENS = 256
 """The output length that is assumed for a request without a limit when loads are compared."""
@@ -170,20 +170,14 @@ def place(request: GenerationRequest, world: World, progress: RequestProgress) -
     if request.workers is not None:
         return _choose(world, request, progress) or _full_subset(progress)
     # A request joins the queue behind those that wait, even if granted slots are not in use yet.
-    if not _comes_behind(world, model) and (decision := _choose(world, request, progress)):
+    if not world.queue.is_waiting(model) and (decision := _choose(world, request, progress)):
         return decision
     return (yield from _wait_for_slot(request, world, progress))
 
 
 def _usable(request: GenerationRequest, world: World) -> Sequence[Worker]:
     workers, allowed = world.cluster.usable(request.model), request.workers
-    return workers if allowed is None else [it for it in workers if it.name in allowed]
-
-
-def _comes_behind(world: World, model: str) -> bool:
-    if world.queue.is_waiting(model):
-        return True
-    return world.neighbours is not None and world.neighbours.give_way(world.clock.now_s)
+    return workers if allowed is None else [worker for worker in workers if worker.name in allowed]
 
 
 def _other_weights(progress: RequestProgress) -> Reject:
@@ -238,7 +232,6 @@ def _wait(
         return outcome
     finally:
         world.queue.leave(ticket)
-        report_waiting(world)
         if ticket.granted and not isinstance(outcome, Granted):
             let_waiting_in(world, world.clock.now_s)
 
@@ -246,21 +239,21 @@ def _wait(
 def _timed_out(world: World, model: str, progress: RequestProgress) -> Reject:
     if not world.cluster.usable(model):
         return no_healthy_worker(model, world.cluster, progress.attempts)
-    failing = [it.name for it in world.cluster.usable(model) if world.breakers.is_open(it.ref)]
+    failing = [worker.name for worker in world.cluster.usable(model) if world.breakers.is_open(worker.ref)]
     return queue_timeout(model, failing, world.queue.reject(model, progress.now_s), progress.attempts)
 
 
 def _choose(world: World, request: GenerationRequest, progress: RequestProgress) -> Decision | None:
     candidates, tried = world.candidates(request.model, progress.now_s), progress.tried
     if request.workers is not None:
-        candidates = [it for it in candidates if it.worker.name in request.workers]
+        candidates = [candidate for candidate in candidates if candidate.worker.name in request.workers]
     if progress.weights is not None:
-        candidates = [it for it in candidates if it.worker.weights == progress.weights]
+        candidates = [candidate for candidate in candidates if candidate.worker.weights == progress.weights]
     if tried:
         # A worker that failed this request is tried again only if there is no other: its failure may have
         # been a closed idle connection. The last attempt avoids workers whose circuit is open.
-        fresh = [it for it in candidates if it.worker.ref not in tried]
-        trusted = [it for it in fresh if not world.breakers.is_open(it.worker.ref)]
+        fresh = [candidate for candidate in candidates if candidate.worker.ref not in tried]
+        trusted = [candidate for candidate in fresh if not world.breakers.is_open(candidate.worker.ref)]
         candidates = trusted or fresh or candidates
     return world.policy(request, candidates, _can_transfer(world, progress)) if candidates else None
 

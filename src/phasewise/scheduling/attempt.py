@@ -7,8 +7,9 @@ from functools import partial
 
 from phasewise.core.decision import Decision
 from phasewise.core.errors import FailureKind
-from phasewise.core.kv_transfer import EngineAccount, KvTicket, pair_ref
+from phasewise.core.kv_transfer import KvTicket, pair_ref
 from phasewise.core.request import GenerationRequest
+from phasewise.core.timeline import EngineAccount
 from phasewise.core.value import value
 from phasewise.core.worker import WorkerRef
 from phasewise.scheduling.admission import expected_output_tokens
@@ -204,7 +205,7 @@ def leave_slot(world: World, slot: Slot) -> None:
     """Release the slot and grant it to a waiting request."""
     world.ledger.release(slot.booking)
     learn_trust(world, slot.worker, slot.trial, slot.result)
-    if len(world.queue) or world.neighbours is not None:
+    if len(world.queue):
         let_waiting_in(world, world.clock.now_s)
 
 

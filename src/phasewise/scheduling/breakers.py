@@ -17,7 +17,8 @@ REMEMBERED = 20
 """Outcomes that are kept per worker, from its first failure on. This many successes in a row reset it."""
 FIRST_OPEN_S = 1.0
 LONGEST_OPEN_S = 8.0
-"""Below the default `max_wait_s` of 10 s: every worker is tried again while a request waits."""
+"""A circuit stays open no longer. It is below the default `max_wait_s` of 10 s, so that every worker is tried
+again while a request waits."""
 PAIR_FAILURES_TO_OPEN = 2
 LONGEST_PAIR_OPEN_S = 64.0
 """No request waits for a pair: while its circuit is open, one worker serves the request. So it may stay open
@@ -178,9 +179,10 @@ class Breakers:
             breaker.trials.discard(trial)
 
     def export(self) -> list[tuple[str, str, float, float]]:
-        """The open circuits, in plain types, for a gateway that takes over: until when on the same clock."""
+        """The open circuits, in plain types, for the process that follows: until when on the same clock."""
         return [
-            (it.ref.name, it.ref.incarnation, it.open_s, it.open_until_s or 0.0) for it in self._open.values()
+            (breaker.ref.name, breaker.ref.incarnation, breaker.open_s, breaker.open_until_s or 0.0)
+            for breaker in self._open.values()
         ]
 
     def adopt(self, opened: Iterable[tuple[str, str, float, float]]) -> None:
@@ -197,10 +199,12 @@ class Breakers:
 
     def check_invariants(self) -> None:
         """The index of open circuits is right, and only workers with an open circuit are tried."""
-        expected = {it.ref: it for it in self._breakers.values() if it.open_until_s is not None}
+        expected = {
+            breaker.ref: breaker for breaker in self._breakers.values() if breaker.open_until_s is not None
+        }
         if expected != self._open:
             raise AssertionError(f"open breakers out of step: {self._open} but workers say {expected}")
-        if any(it.trials for it in self._breakers.values() if it.ref not in self._open):
+        if any(breaker.trials for breaker in self._breakers.values() if breaker.ref not in self._open):
             raise AssertionError("a worker is tried whose circuit is closed")
 
     def _forget_former_incarnation(self, ref: WorkerRef) -> None:

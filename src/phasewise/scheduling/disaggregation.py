@@ -175,13 +175,13 @@ class SplitPolicy:
         if not self._wants_split(request) or decision.chosen.role is not Role.DECODE:
             return decision
         readers = [
-            it
-            for it in candidates
-            if it.worker.role is Role.PREFILL and can_transfer(it.worker, decision.chosen)
+            candidate
+            for candidate in candidates
+            if candidate.worker.role is Role.PREFILL and can_transfer(candidate.worker, decision.chosen)
         ]
         if not readers:
             return decision
-        prefill = min(readers, key=lambda it: it.unread_tokens).worker
+        prefill = min(readers, key=lambda candidate: candidate.unread_tokens).worker
         return replace(decision, policy=self.rule, prefill=prefill)
 
     def _wants_split(self, request: GenerationRequest) -> bool:
@@ -202,7 +202,9 @@ class SplitPolicy:
         if not priced:
             decision = self.whole(request, _takers_of_whole(candidates))
             return replace(decision, reason=f"the engines' speed is unknown yet; {decision.reason}")
-        wholes = sorted([Way(it.read_cost_s + it.write_cost_s, it) for it in priced], key=_COST)
+        wholes = sorted(
+            [Way(worker.read_cost_s + worker.write_cost_s, worker) for worker in priced], key=_COST
+        )
         return _decision(wholes, _splits(priced, size, can_transfer) if request.splittable else [], size)
 
     def _priced(
@@ -214,9 +216,9 @@ class SplitPolicy:
         decoding could settle on prefill workers, and prefill on decode workers, for good.
         """
         reading_of, pace_of = self.paces.reading.lately, self.paces.pace
-        readings = [reading_of(it.worker.ref, request.arrived_s) for it in candidates]
-        readers = sum(it.worker.role is Role.PREFILL for it in candidates)
-        ahead = max(LEAST_READING_AHEAD, sum([it.share for it in readings]) / max(1, readers))
+        readings = [reading_of(candidate.worker.ref, request.arrived_s) for candidate in candidates]
+        readers = sum(candidate.worker.role is Role.PREFILL for candidate in candidates)
+        ahead = max(LEAST_READING_AHEAD, sum([reading.share for reading in readings]) / max(1, readers))
         cached_on = self.prefixes.cached_on(request.prefix_hashes, size.prompt_tokens)
         priced = []
         for candidate, lately in zip(candidates, readings, strict=True):
@@ -229,7 +231,7 @@ class SplitPolicy:
 
 def _takers_of_whole(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
     """Prefill workers take whole requests only if there is no other worker."""
-    return [it for it in candidates if it.worker.role is not Role.PREFILL] or candidates
+    return [candidate for candidate in candidates if candidate.worker.role is not Role.PREFILL] or candidates
 
 
 def _splits(priced: Sequence[Priced], size: Size, can_transfer: CanTransfer) -> list[Way]:
@@ -237,7 +239,9 @@ def _splits(priced: Sequence[Priced], size: Size, can_transfer: CanTransfer) -> 
 
     The cost of decode hardly depends on the prefill worker, so not every pair is priced.
     """
-    readers = sorted([it for it in priced if it.candidate.worker.role is Role.PREFILL], key=_READ_COST)
+    readers = sorted(
+        [worker for worker in priced if worker.candidate.worker.role is Role.PREFILL], key=_READ_COST
+    )
     ways = []
     for writer in priced:
         worker = writer.candidate.worker
@@ -258,7 +262,7 @@ def _decision(wholes: Sequence[Way], splits: Sequence[Way], size: Size) -> Decis
     best = ours[0]
     rest = sorted((*ours[1:KEPT_OPTIONS], *others[1:KEPT_OPTIONS]), key=_COST)
     kept = [best, *others[:1], *rest][:KEPT_OPTIONS]
-    candidates = [it.worker.candidate for it in wholes[:KEPT_CANDIDATES] if it.worker is not best.worker]
+    candidates = [way.worker.candidate for way in wholes[:KEPT_CANDIDATES] if way.worker is not best.worker]
     return Decision(
         chosen=best.worker.candidate.worker,
         policy=SplitRule.AUTO,

@@ -250,18 +250,20 @@ class EngineSpeeds:
         self._paces.clear()
 
     def export(self) -> dict[str, Any]:
-        """What was learned, in plain types, for a gateway that takes over."""
+        """What was learned, in plain types, for the process that follows."""
         return {
-            "forms": [[model, asdict(it)] for model, it in self._forms.items()],
-            "pools": [[*kin, asdict(it)] for kin, it in self._pools.items()],
-            "workers": [[name, asdict(it)] for name, it in self._workers.items()],
+            "forms": [[model, asdict(form)] for model, form in self._forms.items()],
+            "pools": [[*kin, asdict(factors)] for kin, factors in self._pools.items()],
+            "workers": [[name, asdict(factors)] for name, factors in self._workers.items()],
         }
 
     def adopt(self, learned: Mapping[str, Any]) -> None:
         """Begin with what another gateway has learned."""
-        self._forms = {model: _from_plain(_Form, it) for model, it in learned["forms"]}
-        self._pools = {(model, pool): _from_plain(_Factors, it) for model, pool, it in learned["pools"]}
-        self._workers = {name: _from_plain(_Factors, it) for name, it in learned["workers"]}
+        self._forms = {model: _from_plain(_Form, form) for model, form in learned["forms"]}
+        self._pools = {
+            (model, pool): _from_plain(_Factors, factors) for model, pool, factors in learned["pools"]
+        }
+        self._workers = {name: _from_plain(_Factors, factors) for name, factors in learned["workers"]}
         self._paces.clear()
 
     def is_due(self) -> bool:
@@ -371,7 +373,9 @@ _NESTED = {_Form: TwoPartFit, _Factors: _Factor}
 
 def _from_plain(kind: type[_T], plain: Mapping[str, Any]) -> _T:
     inner = _NESTED[kind]
-    return kind(**{name: inner(**it) if isinstance(it, Mapping) else it for name, it in plain.items()})
+    return kind(
+        **{name: inner(**part) if isinstance(part, Mapping) else part for name, part in plain.items()}
+    )
 
 
 _NOTHING = _Factors()

@@ -23,7 +23,7 @@ CAUGHT_UP_S = 600.0
 """Prompts that are late are worked off in this time. A shorter one starts engines that come when the burst is
 over."""
 MOST_FLOOR = 0.9
-"""Of TPOT's bound, that a decode step without streams may take: an engine slower than that meets it never."""
+"""The largest share of TPOT's bound for a decode step without streams: a slower engine never meets it."""
 
 
 @value
@@ -108,11 +108,15 @@ def _open_work(
 ) -> tuple[float, int, float]:
     """Seconds of prefill, streams, and KV caches, by this gateway's requests."""
     whole_of = world.ledger.whole_loads()
-    own = [world.ledger.load(it.ref) for it in workers]
-    prompts, tokens = sum(it.unread_requests for it in own), sum(it.unread_tokens for it in own)
+    own = [world.ledger.load(worker.ref) for worker in workers]
+    prompts, tokens = sum(load.unread_requests for load in own), sum(load.unread_tokens for load in own)
     kv = (
-        kv_used(worker.name) * load.requests / whole_of(worker.ref, load).requests
+        kv_used(worker.name) * load.tokens / whole_of(worker.ref, load).tokens
         for worker, load in zip(workers, own, strict=True)
-        if load.requests
+        if load.tokens
     )
-    return (prompts + waiting) * pace.read_s(tokens / max(1, prompts)), sum(it.streams for it in own), sum(kv)
+    return (
+        (prompts + waiting) * pace.read_s(tokens / max(1, prompts)),
+        sum(load.streams for load in own),
+        sum(kv),
+    )

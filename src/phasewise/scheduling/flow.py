@@ -143,7 +143,7 @@ def _needed_weights(
 
 def _has_several_weights(world: World, model: str) -> bool:
     """Whether engines of one model would write different answers."""
-    return len({it.worker.weights for it in world.cluster.serving(model)}) > 1
+    return len({state.worker.weights for state in world.cluster.serving(model)}) > 1
 
 
 def _send_stored(world: World) -> Generator[Step, Outcome, Succeeded | Cancelled]:

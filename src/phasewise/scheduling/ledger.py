@@ -9,7 +9,6 @@ from phasewise.core.decision import Candidate
 from phasewise.core.value import value
 from phasewise.core.worker import Worker, WorkerRef
 from phasewise.scheduling.progress import PromptsBooked
-from phasewise.scheduling.queue import Turn
 
 
 @value
@@ -57,22 +56,18 @@ class Booking:
 
 
 class Neighbours(Protocol):
-    """The other processes of this gateway, which place requests on the same workers."""
+    """Other replicas of this gateway, which place requests on the same workers."""
 
-    def booked(self, worker: str, *change: int) -> None:
-        """This process's load on a worker has changed: by how much, each field."""
+    def booked(self) -> None:
+        """This replica's load on a worker has changed."""
 
     def loads(self) -> Mapping[str, Sequence[int]]:
-        """The fields of their loads on each worker; those that they do not use are left out."""
+        """Their loads on the workers that they use, fields of Load from `tokens` on: they have slots of their
+        own.
+        """
 
-    def served(self, worker: WorkerRef, hashes: Sequence[int], *more: int) -> None:
+    def served(self, worker: WorkerRef, hashes: Sequence[int], *counts: int) -> None:
         """A worker has computed a prompt: what PrefixIndex.served was called with."""
-
-    def waiting(self, turn: Turn | None) -> None:
-        """This request of this process gets the next slot, or none waits."""
-
-    def give_way(self, now_s: float) -> bool:
-        """Wake the process whose turn it is, if it is another's. This one has its turn a moment later."""
 
 
 class LoadLedger:
@@ -146,26 +141,26 @@ class LoadLedger:
             after = self._candidates[place] = candidate(before.worker, self._loads.get(worker, IDLE))
             self._full += before.has_slot - after.has_slot
         if self._neighbours is not None:
-            self._neighbours.booked(worker.name, requests, tokens, unread_tokens, streams, unread_requests)
+            self._neighbours.booked()
 
     def candidates(self, workers: tuple[Worker, ...]) -> list[Candidate]:
-        """Those of these workers that have a free slot, with their load from this process."""
+        """Those of these workers that have a free slot, with their load from this replica."""
         if workers is not self._seen:
             self._seen = workers
-            self._candidates = [candidate(it, self._loads.get(it.ref, IDLE)) for it in workers]
-            self._places = {it.ref: place for place, it in enumerate(workers)}
-            self._full = sum(not it.has_slot for it in self._candidates)
+            self._candidates = [candidate(worker, self._loads.get(worker.ref, IDLE)) for worker in workers]
+            self._places = {worker.ref: place for place, worker in enumerate(workers)}
+            self._full = sum(not candidate.has_slot for candidate in self._candidates)
         if self._full:
-            return [it for it in self._candidates if it.has_slot]
+            return [candidate for candidate in self._candidates if candidate.has_slot]
         return self._candidates.copy()
 
     @property
     def loads(self) -> Mapping[WorkerRef, Load]:
-        """The load of every worker that has any from this process. Read-only."""
+        """The load of every worker that has any from this replica. Read-only."""
         return self._loads
 
     def whole_loads(self) -> Callable[[WorkerRef, Load], Load]:
-        """Looks up a worker's load, that from other processes included; with the one of a worker without."""
+        """Looks up a worker's load with that from other replicas, by its ref and the load of an idle one."""
         own = self._loads.get
         if self._neighbours is None:
             return own
@@ -177,27 +172,30 @@ class LoadLedger:
             load, other = own(worker, idle), others.get(worker.name)
             if other is None:
                 return load
+            tokens, unread_tokens, streams, unread_requests = other
             return Load(
-                load.requests + other[0],
-                load.tokens + other[1],
-                load.unread_tokens + other[2],
-                load.streams + other[3],
-                load.unread_requests + other[4],
+                load.requests,
+                load.tokens + tokens,
+                load.unread_tokens + unread_tokens,
+                load.streams + streams,
+                load.unread_requests + unread_requests,
             )
 
         return load_of
 
     def load(self, worker: WorkerRef) -> Load:
-        """The load of one worker from this process."""
+        """The load of one worker from this replica."""
         return self._loads.get(worker, IDLE)
 
     def prompts(self, worker: WorkerRef) -> PromptsBooked:
         """The prompts that a worker has in prefill. It looks at every booking."""
-        own = (it for it in self._open.values() if it.worker == worker and not it.answering)
+        own = (
+            booking for booking in self._open.values() if booking.worker == worker and not booking.answering
+        )
         unread_before, longest_before = self._most_read.get(worker, (0, 0))
         return PromptsBooked(
             self.load(worker).unread_tokens,
-            max((it.unread_tokens for it in own), default=0),
+            max((booking.unread_tokens for booking in own), default=0),
             unread_before,
             longest_before,
         )
@@ -210,23 +208,25 @@ class LoadLedger:
     def check_invariants(self) -> None:
         """The sums match the open bookings, and a booking that reads alone is its worker's only prefill."""
         sums: dict[WorkerRef, Load] = {}
-        for it in self._open.values():
-            load = sums.get(it.worker, IDLE)
-            unread = 0 if it.answering else it.unread_tokens
-            sums[it.worker] = Load(
+        for booking in self._open.values():
+            load = sums.get(booking.worker, IDLE)
+            unread = 0 if booking.answering else booking.unread_tokens
+            sums[booking.worker] = Load(
                 load.requests + 1,
-                load.tokens + it.tokens - it.unread_tokens + unread,
+                load.tokens + booking.tokens - booking.unread_tokens + unread,
                 load.unread_tokens + unread,
-                load.streams + it.answering,
+                load.streams + booking.answering,
                 load.unread_requests + (unread > 0),
             )
         if sums != self._loads:
             raise AssertionError(f"ledger out of step: {self._loads} but bookings say {sums}")
-        if self._candidates != [candidate(it, self._loads.get(it.ref, IDLE)) for it in self._seen]:
+        if self._candidates != [
+            candidate(worker, self._loads.get(worker.ref, IDLE)) for worker in self._seen
+        ]:
             raise AssertionError("candidates out of step with the loads")
-        for worker, it in self._alone.items():
-            if not it.read_alone or sums[worker].unread_tokens != it.unread_tokens:
-                raise AssertionError(f"booking {it.number} does not read alone on {worker.name}")
+        for worker, booking in self._alone.items():
+            if not booking.read_alone or sums[worker].unread_tokens != booking.unread_tokens:
+                raise AssertionError(f"booking {booking.number} does not read alone on {worker.name}")
 
     def _note_reader(self, booking: Booking, load: Load) -> None:
         if not load.unread_tokens:

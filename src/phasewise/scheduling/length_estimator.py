@@ -18,7 +18,7 @@ _TEXT_BYTES_PER_TOKEN = (1.0, 16.0)
 """A prompt outside this range is hardly text and is not learned from: a few such prompts must not make all
 texts look short."""
 _TENANTS = 1_024
-"""Beyond this many, the least recent ones are forgotten, so clients cannot fill the memory."""
+"""The most tenants that are remembered: the least recent are forgotten, or clients could fill the memory."""
 
 
 @dataclass(slots=True)

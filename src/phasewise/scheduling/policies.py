@@ -66,16 +66,18 @@ def prefix_affinity(prefixes: PrefixIndex) -> WholePolicy:
         if request.conversation and not prefixes.is_shared:
             cached_on[home_of(request.conversation, candidates)] = prompt_tokens
 
-        def left(it: Candidate) -> tuple[int, int]:
-            return it.outstanding_tokens - cached_on.get(it.worker.ref, 0), it.outstanding_requests
+        def left(candidate: Candidate) -> tuple[int, int]:
+            return candidate.outstanding_tokens - cached_on.get(
+                candidate.worker.ref, 0
+            ), candidate.outstanding_requests
 
         cost = left if cached_on else _OUTSTANDING
         ranked = nsmallest(KEPT_CANDIDATES, candidates, key=cost)
         least = cost(ranked[0])
         if len(ranked) > 1 and cost(ranked[1]) == least:
             # Among all ties, not just those kept: otherwise the last workers of a large idle fleet stay idle.
-            equals = [it for it in candidates if cost(it) == least]
-            equals.sort(key=lambda it: prefixes.known_blocks(it.worker.ref))
+            equals = [candidate for candidate in candidates if cost(candidate) == least]
+            equals.sort(key=lambda candidate: prefixes.known_blocks(candidate.worker.ref))
             ranked = [*equals, *ranked[len(equals) :]][:KEPT_CANDIDATES]
         best = ranked[0]
         return Decision(
@@ -94,8 +96,8 @@ def home_of(conversation: int, candidates: Sequence[Candidate]) -> WorkerRef:
     goes, only its own conversations move.
     """
 
-    def score(it: Candidate) -> int:
-        mixed = (conversation ^ _number(it.worker.name)) * _ODD & _64_BITS
+    def score(candidate: Candidate) -> int:
+        mixed = (conversation ^ _number(candidate.worker.name)) * _ODD & _64_BITS
         return (mixed ^ mixed >> 32) * _ODD & _64_BITS
 
     return max(candidates, key=score).worker.ref

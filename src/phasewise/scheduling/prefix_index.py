@@ -12,7 +12,7 @@ from typing import Any
 from phasewise.core.worker import WorkerRef
 
 MOST_BLOCKS = 1_000_000
-"""Over all workers: some 70 MB, and 110 million tokens of prompts."""
+"""The most blocks known over all workers: some 70 MB, and 110 million tokens of prompts."""
 NEWS_SHARE = 0.125
 """The weight of a worker's latest report in its trust: eight wrong reports in a row take two thirds of it."""
 DISAPPOINTING = 0.5
@@ -142,10 +142,10 @@ class PrefixIndex:
         self._memories.pop(name, None)
 
     def export(self) -> dict[str, list[Any]]:
-        """What is known, in plain types, for a gateway that takes over."""
+        """What is known, in plain types, for the process that follows."""
         return {
-            name: [it.worker.incarnation, it.trust, list(it.younger), list(it.older)]
-            for name, it in self._memories.items()
+            name: [memory.worker.incarnation, memory.trust, list(memory.younger), list(memory.older)]
+            for name, memory in self._memories.items()
         }
 
     def adopt(self, known: Mapping[str, Sequence[Any]]) -> None:

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
-from phasewise.core.value import value
 from phasewise.scheduling.tenant_lines import Holder, ModelQueue, Tenant, Ticket
 
-__all__ = ["Tenant", "Ticket", "Turn", "WaitingQueue"]
+__all__ = ["Tenant", "Ticket", "WaitingQueue"]
 
 PACE_OVER_GRANTS = 64
 """The last grants from which a queue's rate is computed."""
@@ -62,16 +61,6 @@ class _Pace:
         return max(1, waiting) / max(SOONEST_RETURN_S, now_s - self._began_s)
 
 
-@value
-class Turn:
-    """A request that waits for a slot, and when its tenant last got one."""
-
-    tenant: str
-    priority: int
-    since_s: float
-    granted_s: float
-
-
 class WaitingQueue:
     """Tickets in the order in which they are granted.
 
@@ -98,22 +87,6 @@ class WaitingQueue:
     def __len__(self) -> int:
         """How many tickets wait, without those already granted."""
         return self._waiting
-
-    def next_turn(self, now_s: float) -> Turn | None:
-        """What other processes need to know of the ticket that is granted next; None if none waits.
-
-        Of several models it is the one whose ticket waits longest.
-        """
-        lines = [
-            queue.next_line(1, self._holders.get(model, {}), self._aging_s, now_s)
-            for model, queue in self._by_model.items()
-            if queue.waiting
-        ]
-        if not lines:
-            return None
-        line = min(lines, key=lambda it: it.head.since_s)
-        head = line.head
-        return Turn(head.tenant.name, head.priority, head.since_s, line.granted_s)
 
     @property
     def models(self) -> tuple[str, ...]:

@@ -59,7 +59,7 @@ class Bucket:
 
 
 @dataclass(slots=True)
-class Account:
+class QuotaAccount:
     """What one key has used."""
 
     requests: Bucket
@@ -94,8 +94,8 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True)
-class _Open:
-    account: Account
+class _OpenLease:
+    account: QuotaAccount
     limits: Limits
 
 
@@ -103,8 +103,8 @@ class QuotaBook:
     """What each key has used. A key without an account has used nothing."""
 
     def __init__(self) -> None:
-        self._accounts: dict[str, Account] = {}
-        self._open: dict[str, _Open] = {}
+        self._accounts: dict[str, QuotaAccount] = {}
+        self._open: dict[str, _OpenLease] = {}
         self._next_number = 0
         self._tidy_at = _FIRST_TIDYING
 
@@ -116,7 +116,7 @@ class QuotaBook:
             return rejection
         lease = Lease(str(self._next_number), key_id, tokens, shared=False)
         self._next_number += 1
-        self._open[lease.lease_id] = _Open(account, limits)
+        self._open[lease.lease_id] = _OpenLease(account, limits)
         return lease
 
     def settle(self, lease: Lease, used_tokens: int | None, now_s: float) -> None:
@@ -128,12 +128,12 @@ class QuotaBook:
         """Keys that have an account."""
         return len(self._accounts)
 
-    def _account(self, key_id: str, now_us: int) -> Account:
+    def _account(self, key_id: str, now_us: int) -> QuotaAccount:
         account = self._accounts.get(key_id)
         if account is None:
             if len(self._accounts) >= self._tidy_at:
                 self._tidy(now_us)
-            account = self._accounts[key_id] = Account(Bucket(), Bucket())
+            account = self._accounts[key_id] = QuotaAccount(Bucket(), Bucket())
         return account
 
     def _tidy(self, now_us: int) -> None:

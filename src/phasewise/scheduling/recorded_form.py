@@ -28,53 +28,53 @@ _KINDS = {
 }
 
 
-def to_plain(it: Any) -> Any:  # noqa: ANN401 - of _KINDS, or plain
+def to_plain(given: Any) -> Any:  # noqa: ANN401 - of _KINDS, or plain
     """The recorded form of a value."""
-    if isinstance(it, Enum):
-        return {"is": type(it).__name__, "value": it.value}
-    if isinstance(it, worker.WorkerRef):
-        return {"is": "WorkerRef", "name": it.name, "incarnation": it.incarnation}
-    if isinstance(it, list | tuple):
-        return [to_plain(each) for each in it]
-    if isinstance(it, Mapping):
-        return {"is": "", "items": [[name, to_plain(own)] for name, own in it.items()]}
-    if not is_dataclass(it) or isinstance(it, type):
-        return it
-    record = {"is": type(it).__name__}
-    for name, default in _defaults(type(it)).items():
-        own = _PRIVATE[name] if name in _PRIVATE else getattr(it, name)
+    if isinstance(given, Enum):
+        return {"is": type(given).__name__, "value": given.value}
+    if isinstance(given, worker.WorkerRef):
+        return {"is": "WorkerRef", "name": given.name, "incarnation": given.incarnation}
+    if isinstance(given, list | tuple):
+        return [to_plain(each) for each in given]
+    if isinstance(given, Mapping):
+        return {"is": "", "items": [[name, to_plain(own)] for name, own in given.items()]}
+    if not is_dataclass(given) or isinstance(given, type):
+        return given
+    record = {"is": type(given).__name__}
+    for name, default in _defaults(type(given)).items():
+        own = _PRIVATE[name] if name in _PRIVATE else getattr(given, name)
         if own != default:
             record[name] = to_plain(own)
     return record
 
 
-def from_plain(it: Any) -> Any:  # noqa: ANN401 - as above
+def from_plain(plain: Any) -> Any:  # noqa: ANN401 - as above
     """The value of a recorded form; lists become tuples."""
-    if isinstance(it, list):
-        return tuple(map(from_plain, it))
-    if not isinstance(it, dict):
-        return it
-    named = {name: from_plain(own) for name, own in it.items() if name != "is"}
-    return _KINDS[it["is"]](**named) if it["is"] else dict(named["items"])
+    if isinstance(plain, list):
+        return tuple(map(from_plain, plain))
+    if not isinstance(plain, dict):
+        return plain
+    named = {name: from_plain(own) for name, own in plain.items() if name != "is"}
+    return _KINDS[plain["is"]](**named) if plain["is"] else dict(named["items"])
 
 
 @cache
 def _defaults(kind: type[Any]) -> dict[str, Any]:
     """Of the fields that a value is made from; a sentinel that equals nothing where there is none."""
-    return {it.name: it.default for it in fields(kind) if it.init}
+    return {field.name: field.default for field in fields(kind) if field.init}
 
 
-def shown(it: Any) -> Any:  # noqa: ANN401 - a step, or a part of one
+def shown(given: Any) -> Any:  # noqa: ANN401 - a step, or a part of one
     """A step for comparison: workers by name, tickets by number, of a trial and of KV that there is one."""
-    if isinstance(it, worker.Worker):
-        return it.name
-    if isinstance(it, Ticket):
-        return it.number
-    if isinstance(it, BreakerTrial | kv_transfer.KvTicket):
+    if isinstance(given, worker.Worker):
+        return given.name
+    if isinstance(given, Ticket):
+        return given.number
+    if isinstance(given, BreakerTrial | kv_transfer.KvTicket):
         return True
-    if isinstance(it, list | tuple):
-        return [shown(each) for each in it]
-    if is_dataclass(it) and not isinstance(it, type):
-        parts = {name: shown(getattr(it, name)) for name in _defaults(type(it)) if name not in _PRIVATE}
-        return {"is": type(it).__name__, **parts}
-    return None if callable(it) else it
+    if isinstance(given, list | tuple):
+        return [shown(each) for each in given]
+    if is_dataclass(given) and not isinstance(given, type):
+        parts = {name: shown(getattr(given, name)) for name in _defaults(type(given)) if name not in _PRIVATE}
+        return {"is": type(given).__name__, **parts}
+    return None if callable(given) else given

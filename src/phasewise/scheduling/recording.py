@@ -23,7 +23,7 @@ from phasewise.scheduling.rules import SchedulingRules, apply_rules, new_world
 from phasewise.scheduling.steps import Generate, Outcome, Step, Wait
 from phasewise.scheduling.world import World, let_waiting_in
 
-RECORD_VERSION = 1
+RECORD_VERSION = 2
 _OF_BREAKERS = ("begin", "succeeded", "failed", "open", "proved", "abandoned", "adopt", "forget")
 RECORDED_CALLS: Mapping[str, Sequence[str]] = {
     "cluster": ("set_workers", "mark_up", "mark_down", "mark_still", "annotate", "report_unreachable"),
@@ -84,9 +84,9 @@ class EventPlayer:
         """A flow is given up, or has been rejected."""
         self.flows.pop(number).flow.close()
 
-    def let_in(self, now_s: float, in_turn: bool) -> None:
+    def let_in(self, now_s: float) -> None:
         """There may be free slots."""
-        let_waiting_in(self.world, now_s, in_turn=in_turn)
+        let_waiting_in(self.world, now_s)
 
     def rules(self, rules: SchedulingRules) -> None:
         """The gateway was configured again."""
@@ -152,7 +152,7 @@ class DecisionRecorder:
         return SchedulingCalls(
             self._new_world,
             lambda request, _world: self._flow(request),
-            lambda _world, now_s, in_turn=False: self._take("let_in", now_s, in_turn),
+            lambda _world, now_s: self._take("let_in", now_s),
             lambda _world, rules: self._take("rules", rules),
         )
 
@@ -170,7 +170,7 @@ class DecisionRecorder:
         for part, methods in RECORDED_CALLS.items():
             _wrap(getattr(world, part), methods, partial(partial, self._call, part))
         if neighbours is not None:
-            _wrap(neighbours, ("loads", "give_way"), partial(partial, self._ask))
+            _wrap(neighbours, ("loads",), partial(partial, self._ask))
         return world
 
     def _flow(self, request: GenerationRequest) -> RequestFlow:
@@ -183,7 +183,7 @@ class DecisionRecorder:
         finally:
             if number in flows:
                 self._take("closed", number)
-            for key in [it for it in self._trials if it[0] == number]:
+            for key in [key for key in self._trials if key[0] == number]:
                 del self._trials[key]
 
     def _call(self, part: str, method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:  # noqa: ANN401

@@ -18,7 +18,7 @@ NAMED = 3
 """The most workers that are named."""
 NAMED_MODELS = 8
 SHOWN_CHARACTERS = 100
-"""Of a model's name, which is the client's own text."""
+"""The most that is shown of a model's name, which is the client's own text."""
 _STATES = {
     Health.UNKNOWN: "was not checked yet",
     Health.SUSPECT: "stands still",
@@ -72,7 +72,7 @@ def all_attempts_failed(tried: Sequence[WorkerRef], last: FailureKind, attempts:
 
 
 def _in_words(states: Sequence[WorkerState]) -> str:
-    return _listed([f"{it.worker.name} {_STATES.get(it.health, 'is up')}" for it in states], NAMED)
+    return _listed([f"{state.worker.name} {_STATES.get(state.health, 'is up')}" for state in states], NAMED)
 
 
 def _listed(names: Sequence[str], most: int) -> str:

@@ -70,7 +70,7 @@ class Tenant(NamedTuple):
     weight: float = 1.0
 
 
-class _Line:
+class _TenantLine:
     """One tenant's tickets. A ticket that left is removed when it reaches the heap's top, or in bulk.
 
     `served` is the work that its granted tickets stand for, by its weight: the line with the least is next.
@@ -130,7 +130,7 @@ class ModelQueue:
     __slots__ = ("_served", "granted", "lines", "waiting")
 
     def __init__(self) -> None:
-        self.lines: dict[str, _Line] = {}
+        self.lines: dict[str, _TenantLine] = {}
         self.waiting = 0
         self.granted = 0
         self._served = 0.0
@@ -144,22 +144,16 @@ class ModelQueue:
         """A ticket joins its tenant's line."""
         line = self.lines.get(ticket.tenant.name)
         if line is None:
-            line = self.lines[ticket.tenant.name] = _Line()
+            line = self.lines[ticket.tenant.name] = _TenantLine()
         if not line.waiting and not line.granted:
             line.served = max(line.served, self._served)
         line.push(ticket)
         self.waiting += 1
 
-    def next_line(
-        self, free_slots: int, holders: Mapping[str, Holder], aging_s: float, now_s: float
-    ) -> _Line:
-        """The line whose first ticket is granted next; some line has one."""
-        lines = [(name, line) for name, line in self.lines.items() if line.waiting]
-        return lines[0][1] if len(lines) == 1 else _next_line(lines, free_slots, holders, aging_s, now_s)
-
     def pop(self, free_slots: int, holders: Mapping[str, Holder], aging_s: float, now_s: float) -> Ticket:
-        """Grant the next ticket."""
-        line = self.next_line(free_slots, holders, aging_s, now_s)
+        """Grant the next ticket; some line has one."""
+        lines = [(name, line) for name, line in self.lines.items() if line.waiting]
+        line = lines[0][1] if len(lines) == 1 else _next_line(lines, free_slots, holders, aging_s, now_s)
         self._served = max(self._served, line.served)
         self.waiting -= 1
         self.granted += 1
@@ -191,19 +185,20 @@ class ModelQueue:
 
 
 def _next_line(
-    lines: Sequence[tuple[str, _Line]],
+    lines: Sequence[tuple[str, _TenantLine]],
     free_slots: int,
     holders: Mapping[str, Holder],
     aging_s: float,
     now_s: float,
-) -> _Line:
+) -> _TenantLine:
     """The line of the highest priority; of several the one that was served least.
 
     A line that holds more than its share of the slots comes after the others. One of lower priority rises
     while none of its tickets is granted, but never above the highest.
     """
-    weights = {name: it.weight for name, it in holders.items()} | {name: it.weight for name, it in lines}
-    slots = free_slots + sum(it.slots for it in holders.values())
+    weights = {name: holder.weight for name, holder in holders.items()}
+    weights |= {name: line.weight for name, line in lines}
+    slots = free_slots + sum(holder.slots for holder in holders.values())
     each = slots / sum(weights.values())
     within = [
         line
@@ -213,7 +208,7 @@ def _next_line(
     candidates = within or [line for _, line in lines]
     highest = max(line.head.priority for line in candidates)
 
-    def rank(line: _Line) -> tuple[float, float, float]:
+    def rank(line: _TenantLine) -> tuple[float, float, float]:
         head = line.head
         waited_s = now_s - max(head.since_s, line.granted_s)
         return -min(highest, head.priority + waited_s // aging_s), line.served, head.order_s

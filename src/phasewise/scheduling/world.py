@@ -208,7 +208,7 @@ class World:
     """The state that flows share. A reload may replace the policy and `learns_pace`, nothing else.
 
     `pairs` are the breakers of worker pairs that transfer KV, by `pair_ref`. `learns_pace` is false where no
-    policy uses the engines' speeds, to save time. `neighbours` are other processes with the same workers.
+    policy uses the engines' speeds, to save time. `neighbours` are other replicas with the same workers.
     """
 
     cluster: ClusterView
@@ -235,7 +235,7 @@ class World:
         return change
 
     def learn_prefix(self, worker: WorkerRef, hashes: Sequence[int], *counts: int) -> None:
-        """A worker has computed this prompt: see PrefixIndex.served. Other processes learn it too."""
+        """A worker has computed this prompt: see PrefixIndex.served. Other replicas learn it too."""
         self.prefixes.served(worker, hashes, *counts)
         if self.neighbours is not None:
             self.neighbours.served(worker, hashes, *counts)
@@ -248,43 +248,30 @@ class World:
         else:
             load_of = self.ledger.whole_loads()
             candidates = [
-                it for worker in workers if (it := candidate(worker, load_of(worker.ref, IDLE))).has_slot
+                option
+                for worker in workers
+                if (option := candidate(worker, load_of(worker.ref, IDLE))).has_slot
             ]
         if not self.breakers.any_open:
             return candidates
-        return [it for it in candidates if self.breakers.allowance(it.worker.ref, now_s)]
+        return [candidate for candidate in candidates if self.breakers.allowance(candidate.worker.ref, now_s)]
 
     def free_slots(self, model: str, now_s: float) -> int:
         """How many more requests the model's workers, of every role, can take now."""
-        load_of, workers = self.ledger.whole_loads(), self.cluster.usable(model)
-        free_slots = [worker.slots - load_of(worker.ref, IDLE).requests for worker in workers]
+        workers = self.cluster.usable(model)
+        free_slots = [worker.slots - self.ledger.load(worker.ref).requests for worker in workers]
         if not self.breakers.any_open:
             return sum(free_slots)
         allowances = (self.breakers.allowance(worker.ref, now_s) for worker in workers)
         return sum(map(min, free_slots, allowances))
 
 
-def let_waiting_in(world: World, now_s: float, *, in_turn: bool = False) -> None:
+def let_waiting_in(world: World, now_s: float) -> None:
     """Grant as many tickets as there are free slots.
 
     Called when a slot may be free: a request ends, a worker comes back, a circuit admits a trial. A granted
-    ticket keeps its slot until its flow uses it. Another process may come first, unless this one is
-    `in_turn`.
+    ticket keeps its slot until its flow uses it.
     """
     world.clock.advance(now_s)
-    queue, neighbours = world.queue, world.neighbours
-    if neighbours is not None:
-        report_waiting(world)
-        if not in_turn and neighbours.give_way(now_s):
-            return
-    if not len(queue):
-        return
-    for model in queue.models:
-        queue.grant(model, world.free_slots(model, now_s), now_s)
-    report_waiting(world)
-
-
-def report_waiting(world: World) -> None:
-    """Let other processes know which request gets the next slot here."""
-    if world.neighbours is not None:
-        world.neighbours.waiting(world.queue.next_turn(world.clock.now_s) if len(world.queue) else None)
+    for model in world.queue.models:
+        world.queue.grant(model, world.free_slots(model, now_s), now_s)

@@ -11,15 +11,15 @@ from array import array
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import ceil
 
 import numpy as np
 
 from phasewise.costs.fit.step import StepCost, StepSeconds, StepWork, chunk_pairs
-from phasewise.simulator.counted_blocks import Block, CountedBlocks
-from phasewise.simulator.requests import EngineShape
+from phasewise.simulator.counted_blocks import CountedBlocks
+from phasewise.simulator.requests import CountedRequest, EngineShape
 
 SHORT_STRETCH = 12
 """Fewer steps than this are added up faster one by one than as an array."""
@@ -28,7 +28,7 @@ KEPT_STEPS = 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
-class Speculation:
+class DraftedTokens:
     """Drafted tokens in each step of a stream, and how many of them are accepted on average.
 
     Every stream gets the average in every step: chance is left out.
@@ -36,47 +36,6 @@ class Speculation:
 
     drafted: int
     accepted: float
-
-
-@dataclass(slots=True, eq=False)
-class CountedRequest:
-    """One request in an engine.
-
-    `keys` identify the full blocks of its prompt and its answer, in order: those of equal prefixes are equal.
-    With `keep_kv` its blocks stay held when it ends, until `release_kept`. With `fetches` its prompt was
-    computed elsewhere and only the last token is computed here.
-    """
-
-    name: str
-    prompt_tokens: int
-    output_tokens: int
-    keys: Sequence[int]
-    keep_kv: bool = False
-    fetches: bool = False
-    queued_s: float = 0.0
-    scheduled_s: float | None = None
-    first_token_s: float | None = None
-    cached_tokens: int | None = None
-    outputs: int = 0
-    preemptions: int = 0
-    token_times_s: array[float] = field(default_factory=lambda: array("d"))
-    computed_tokens: int = 0
-    blocks: list[Block] = field(default_factory=list)
-    order: int = 0
-    """Its number among those that ran: the youngest is preempted first."""
-    since_step: int = -1
-    """The step after which it decodes; -1 while it does not."""
-    chunk_tokens: int = 0
-
-    @property
-    def length(self) -> int:
-        """Tokens so far, as of when it began to decode, if it does."""
-        return self.prompt_tokens + self.outputs
-
-    @property
-    def only_decodes(self) -> bool:
-        """Whether it was preempted and all but its last token is computed again."""
-        return self.outputs > 0 and self.length - self.computed_tokens == 1
 
 
 @dataclass(slots=True)
@@ -97,15 +56,13 @@ class _Stretch:
     reading: list[CountedRequest]
 
 
-NO_SPECULATION = Speculation(0, 0.0)
+NO_DRAFTS = DraftedTokens(0, 0.0)
 
 
 class CountingEngine:
     """The scheduler and KV cache of one engine."""
 
-    def __init__(
-        self, shape: EngineShape, cost: StepSeconds, speculation: Speculation = NO_SPECULATION
-    ) -> None:
+    def __init__(self, shape: EngineShape, cost: StepSeconds, speculation: DraftedTokens = NO_DRAFTS) -> None:
         self.shape = shape
         self.steps = 0
         self.preempted = 0
@@ -182,7 +139,7 @@ class CountingEngine:
         budget = self.shape.max_num_batched_tokens - self._decoding * (1 + self._speculation.drafted)
         batch: list[CountedRequest] = []
         # Decodes first: a stream never waits for a prompt.
-        for request in sorted(self._reading.values(), key=lambda it: not it.only_decodes):
+        for request in sorted(self._reading.values(), key=lambda request: not request.only_decodes):
             if request.name not in self._reading:
                 continue  # just preempted, for an older one
             tokens = min(request.length - request.computed_tokens, budget)
@@ -297,7 +254,9 @@ class CountingEngine:
         return StepWork(prompt_tokens, decode_tokens, self._decoding + len(batch), pairs, context_tokens)
 
     def _budget(self, batch: Sequence[CountedRequest]) -> int:
-        used = self._decoding * (1 + self._speculation.drafted) + sum(it.chunk_tokens for it in batch)
+        used = self._decoding * (1 + self._speculation.drafted) + sum(
+            request.chunk_tokens for request in batch
+        )
         return self.shape.max_num_batched_tokens - used
 
     # --- slots and blocks ---------------------------------------------------------------------------------
@@ -462,17 +421,17 @@ class CountingEngine:
             request.blocks = []
 
     def _drop_times(self) -> None:
-        streams = (it.since_step - 1 for it in self._running.values() if it.since_step >= 0)
+        streams = (request.since_step - 1 for request in self._running.values() if request.since_step >= 0)
         needed = min(streams, default=self.steps)
         del self._ended_s[: needed - self._first_kept_step]
         self._first_kept_step = needed
 
     def check_invariants(self) -> None:
         """Raise if blocks or counts are inconsistent."""
-        self.blocks.check_invariants([it.blocks for it in (*self.requests, *self._kept.values())])
-        streams = [it for it in self._running.values() if it.since_step >= 0]
+        self.blocks.check_invariants([request.blocks for request in (*self.requests, *self._kept.values())])
+        streams = [request for request in self._running.values() if request.since_step >= 0]
         if len(streams) != self._decoding or len(streams) + len(self._reading) != len(self._running):
             raise AssertionError("a running request neither reads nor writes, or does both")
-        context = sum(it.length + (self.steps - it.since_step) * self._per_step for it in streams)
+        context = sum(stream.length + (self.steps - stream.since_step) * self._per_step for stream in streams)
         if abs(context - self._context_tokens) > 1e-6 * max(1.0, context):
             raise AssertionError("the streams' lengths do not add up")

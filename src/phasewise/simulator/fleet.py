@@ -20,12 +20,12 @@ from phasewise.scheduling import World
 from phasewise.scheduling.ledger import Neighbours
 from phasewise.scheduling.rules import SchedulingRules, new_world
 from phasewise.simulator.clock import VirtualClock
-from phasewise.simulator.counting_engine import NO_SPECULATION, CountingEngine, Speculation
+from phasewise.simulator.counting_engine import NO_DRAFTS, CountingEngine, DraftedTokens
 from phasewise.simulator.gateway import SimulatedGateway, SimulatedRequest, VirtualQuotas
 from phasewise.simulator.hosts import EngineHost
 from phasewise.simulator.links import Links, LinkSpeed
 from phasewise.simulator.requests import EngineShape
-from phasewise.simulator.traffic import Session, Traffic, Turn, block_keys, tokens_of
+from phasewise.simulator.traffic import Session, SessionTurn, SimulatedTraffic, block_keys, tokens_of
 
 MODEL = "simulated"
 BYTES_PER_TOKEN = 4.6
@@ -47,12 +47,12 @@ class EnginePool:
     shape: EngineShape = DEMO_SHAPE
     role: Role = Role.MIXED
     slots: int = DEFAULT_SLOTS
-    speculation: Speculation = NO_SPECULATION
+    speculation: DraftedTokens = NO_DRAFTS
     name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class EngineOutage:
     """An engine dies, and is up again some time later."""
 
     at_s: float
@@ -60,7 +60,7 @@ class Failure:
     down_s: float = inf
 
 
-SPREAD_BY: Mapping[str, Callable[[Turn], int]] = {
+SPREAD_BY: Mapping[str, Callable[[SessionTurn], int]] = {
     "conversation": lambda turn: turn.conversation,
     "tenant": lambda turn: crc32(turn.tenant.encode()),
     "prefix": lambda turn: turn.keys[0] if turn.keys else turn.prompt[0].text,
@@ -69,7 +69,7 @@ SPREAD_BY: Mapping[str, Callable[[Turn], int]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class FleetPlan:
+class FleetScenario:
     """A fleet to simulate. `split` and `threshold_tokens` are those of disaggregated fleets.
 
     Requests are spread over gateways by a name in SPREAD_BY, as if by chance without one. Several gateways
@@ -86,12 +86,12 @@ class FleetPlan:
     queue: int = 1_000
     max_wait_s: float = 10.0
     health_every_s: float = 2.0
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[EngineOutage, ...] = ()
     spread_by: str | None = None
     homes: bool = True
     times_engines: bool = False
     limits: Mapping[str, Limits] = field(default_factory=dict)
-    """Of tenants, each with a key of its own."""
+    """The limits of tenants; each has a key of its own."""
 
     @property
     def block_tokens(self) -> int:
@@ -107,7 +107,7 @@ class SimulatedFleet:
     """One fleet, to be run once."""
 
     def __init__(
-        self, plan: FleetPlan, seed: int = 1, neighbours_of: NeighboursOf = lambda _fleet, _number: None
+        self, plan: FleetScenario, seed: int = 1, neighbours_of: NeighboursOf = lambda _fleet, _number: None
     ) -> None:
         self.plan = plan
         self.clock = VirtualClock()
@@ -128,12 +128,12 @@ class SimulatedFleet:
             )
             for number in range(plan.gateways)
         ]
-        shares_nothing = all(it.world.neighbours is None for it in self.gateways)
+        shares_nothing = all(gateway.world.neighbours is None for gateway in self.gateways)
         self._names_conversations = plan.homes and plan.gateways > 1 and shares_nothing
         for failure in plan.failures:
             self.clock.at(failure.at_s, self._fail, failure)
 
-    def run(self, traffic: Traffic, until_s: float = inf) -> list[SimulatedRequest]:
+    def run(self, traffic: SimulatedTraffic, until_s: float = inf) -> list[SimulatedRequest]:
         """Serve all sessions, to the end or up to a time."""
         self._plan_next(iter(traffic.sessions))
         self.clock.run(until_s)
@@ -154,7 +154,7 @@ class SimulatedFleet:
         pool = self._pool_of[name]
         return CountingEngine(pool.shape, pool.cost, pool.speculation)
 
-    def _fail(self, failure: Failure) -> None:
+    def _fail(self, failure: EngineOutage) -> None:
         if failure.down_s < inf:
             self.clock.at(self.clock.now_s + failure.down_s, self._revive, failure.engine)
         self._look_soon(failure.engine)
@@ -204,15 +204,15 @@ class SimulatedFleet:
         self.on_arrival(served)
         self._gateway_of(turn).serve(served, self.keys_of(turn, self.plan.block_tokens), ended)
 
-    def _gateway_of(self, turn: Turn) -> SimulatedGateway:
+    def _gateway_of(self, turn: SessionTurn) -> SimulatedGateway:
         if self.plan.spread_by is None:
             mixed = hash((self._seed, len(self.requests), self._seed)) >> 7
             return self.gateways[mixed % len(self.gateways)]
         key, seed = SPREAD_BY[self.plan.spread_by](turn), self._seed
         # If a gateway is gone, only its own keys move.
-        return max(self.gateways, key=lambda it: hash((seed, key, it.number)))
+        return max(self.gateways, key=lambda gateway: hash((seed, key, gateway.number)))
 
-    def _request(self, turn: Turn) -> GenerationRequest:
+    def _request(self, turn: SessionTurn) -> GenerationRequest:
         prompt_tokens = tokens_of(turn.prompt)
         if turn.keys:
             hashes = turn.keys[: prompt_tokens // self.plan.block_tokens]
@@ -237,7 +237,7 @@ class SimulatedFleet:
         )
 
     @staticmethod
-    def keys_of(turn: Turn, block_tokens: int) -> Sequence[int]:
+    def keys_of(turn: SessionTurn, block_tokens: int) -> Sequence[int]:
         """The blocks of the prompt and its answer: the next turn begins with both."""
         if turn.keys:
             return turn.keys
@@ -247,9 +247,9 @@ class SimulatedFleet:
 
 
 def _world(
-    plan: FleetPlan, workers: Sequence[Worker], clock: VirtualClock, neighbours: Neighbours | None
+    plan: FleetScenario, workers: Sequence[Worker], clock: VirtualClock, neighbours: Neighbours | None
 ) -> World:
-    split = plan.split if any(it.role is Role.PREFILL for it in workers) else None
+    split = plan.split if any(worker.role is Role.PREFILL for worker in workers) else None
     rules = SchedulingRules(
         plan.policy, split, plan.threshold_tokens, plan.queue, times_engines=plan.times_engines
     )

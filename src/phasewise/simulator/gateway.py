@@ -10,9 +10,10 @@ from statistics import median
 
 from phasewise.core.decision import Decision, RejectReason
 from phasewise.core.errors import FailureKind
-from phasewise.core.kv_transfer import EngineAccount, KvTicket
+from phasewise.core.kv_transfer import KvTicket
 from phasewise.core.limits import Lease
 from phasewise.core.request import GenerationRequest
+from phasewise.core.timeline import EngineAccount
 from phasewise.scheduling import (
     CacheMiss,
     CountAndLookUp,
@@ -35,8 +36,8 @@ from phasewise.scheduling import (
 from phasewise.scheduling.quota_book import QuotaBook
 from phasewise.scheduling.world import let_waiting_in
 from phasewise.simulator.clock import VirtualClock
-from phasewise.simulator.counting_engine import CountedRequest
 from phasewise.simulator.hosts import EngineHost
+from phasewise.simulator.requests import CountedRequest
 
 KV_KEPT_S = 15.0
 """How long a decode engine may fetch the KV of a prompt."""
@@ -328,5 +329,5 @@ def _account(request: CountedRequest, *, timed: bool) -> EngineAccount:
         request.outputs,
         scheduled_s - request.queued_s,
         first_s - scheduled_s,
-        median(gaps) if gaps else None,
+        gap_s=median(gaps) if gaps else None,
     )

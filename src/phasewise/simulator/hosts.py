@@ -7,8 +7,9 @@ from typing import Protocol
 from phasewise.core.errors import FailureKind
 from phasewise.core.worker import Worker
 from phasewise.simulator.clock import VirtualClock
-from phasewise.simulator.counting_engine import CountedRequest, CountingEngine
+from phasewise.simulator.counting_engine import CountingEngine
 from phasewise.simulator.links import Links
+from phasewise.simulator.requests import CountedRequest
 
 KV_LEASE_S = 30.0
 """How long an engine keeps KV that nobody fetches."""
@@ -102,8 +103,8 @@ class EngineHost:
         end = engine.end()
         self.busy_s += ends_s - self._began_s
         waiters = self._waiters
-        begun = [waiters[it.name][1] for it in end.begun]
-        finished = [waiters.pop(it.name)[1] for it in end.finished]
+        begun = [waiters[request.name][1] for request in end.begun]
+        finished = [waiters.pop(request.name)[1] for request in end.finished]
         for request in end.finished:
             if request.keep_kv:
                 self._clock.at(ends_s + KV_LEASE_S, self.release_kept, request.name)

@@ -37,7 +37,7 @@ class Connector:
     """How long a fetch waits for an unknown engine when nothing listens at its address."""
     on_failure: OnLoadFailure = OnLoadFailure.FAIL
     side_port: int = 0
-    """Where other engines ask for KV; not a real socket. 0 for any free number."""
+    """The port at which other engines ask for KV, 0 for any free one. It is no real socket."""
 
     def __post_init__(self) -> None:
         times_s = (self.floor_s, self.handshake_s, self.handshake_timeout_s)

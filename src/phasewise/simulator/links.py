@@ -59,9 +59,13 @@ class Links:
     def _share(self, changed: _Transfer) -> None:
         """Rates change where a transfer has begun or ended."""
         now_s = self._clock.now_s
-        near = {id(it): it for name in (changed.source, changed.target) for it in self._by_engine[name]}
+        near = {
+            id(transfer): transfer
+            for name in (changed.source, changed.target)
+            for transfer in self._by_engine[name]
+        }
         for transfer in near.values():
-            busiest = max(len(self._by_engine[it]) for it in (transfer.source, transfer.target))
+            busiest = max(len(self._by_engine[engine]) for engine in (transfer.source, transfer.target))
             rate = self.speed.bytes_per_s / busiest
             if rate == transfer.rate:
                 continue

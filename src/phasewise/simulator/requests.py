@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from array import array
+from collections import abc
 from dataclasses import dataclass, field
 
 from phasewise.core.errors import UsageError
 from phasewise.core.steps import EngineStep, FinishedRequest
 from phasewise.costs.fit.step import StepWork, chunk_pairs
 from phasewise.simulator.blocks import BlockHash, chain_hash, root_hash
+from phasewise.simulator.counted_blocks import Block
 from phasewise.simulator.kv import RemoteKv
 from phasewise.simulator.tokens import ContextHash
 
@@ -204,3 +207,47 @@ def account_of(sequence: Sequence, reason: str, ended_s: float) -> FinishedReque
         e2e_s=ended_s - request.arrived_s,
         preemptions=sequence.preemptions,
     )
+
+
+# --- A request inside an engine that counts tokens.
+
+
+@dataclass(slots=True, eq=False)
+class CountedRequest:
+    """One request in an engine.
+
+    `keys` identify the full blocks of its prompt and its answer, in order: those of equal prefixes are equal.
+    With `keep_kv` its blocks stay held when it ends, until `release_kept`. With `fetches` its prompt was
+    computed elsewhere and only the last token is computed here.
+    """
+
+    name: str
+    prompt_tokens: int
+    output_tokens: int
+    keys: abc.Sequence[int]
+    keep_kv: bool = False
+    fetches: bool = False
+    queued_s: float = 0.0
+    scheduled_s: float | None = None
+    first_token_s: float | None = None
+    cached_tokens: int | None = None
+    outputs: int = 0
+    preemptions: int = 0
+    token_times_s: array[float] = field(default_factory=lambda: array("d"))
+    computed_tokens: int = 0
+    blocks: list[Block] = field(default_factory=list)
+    order: int = 0
+    """Its number among those that ran: the youngest is preempted first."""
+    since_step: int = -1
+    """The step after which it decodes; -1 while it does not."""
+    chunk_tokens: int = 0
+
+    @property
+    def length(self) -> int:
+        """Tokens so far, as of when it began to decode, if it does."""
+        return self.prompt_tokens + self.outputs
+
+    @property
+    def only_decodes(self) -> bool:
+        """Whether it was preempted and all but its last token is computed again."""
+        return self.outputs > 0 and self.length - self.computed_tokens == 1

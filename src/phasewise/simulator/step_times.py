@@ -1,42 +1,12 @@
-"""Step costs for fake engines: presets by name, and costs with one phase slower by a known factor."""
+"""Step costs for fake engines by name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from phasewise.core.errors import UsageError
-from phasewise.costs.fit.step import StepCost, StepSeconds, StepWork
-
-
-@dataclass(frozen=True, slots=True)
-class PhaseScaled:
-    """A cost with one phase slower by a factor, for tests with a known effect.
-
-    Prefill is the time that a step's prompt tokens add, decode the rest. A step without decode tokens would
-    not run without its prompts: it counts as prefill, with all its overhead.
-    """
-
-    cost: StepSeconds
-    prefill: float = 1.0
-    decode: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not (self.prefill > 0 and self.decode > 0):
-            raise UsageError(
-                f"phases cannot take {self.prefill:g} and {self.decode:g} times as long",
-                hint="use factors above 0; 1.1 is 10% slower",
-            )
-
-    def __call__(self, work: StepWork) -> float:
-        """Seconds of a step."""
-        whole_s = self.cost(work)
-        if not work.prompt_tokens:
-            return self.decode * whole_s
-        decode_s = self.cost(work.without_prompts()) if work.decode_tokens else 0.0
-        return self.prefill * (whole_s - decode_s) + self.decode * decode_s
-
+from phasewise.costs.fit.step import StepCost
 
 PRESETS: Mapping[str, StepCost] = MappingProxyType(
     {

@@ -22,9 +22,9 @@ EPOCH_S = 1_800_000_000.0
 def timeline_of(served: SimulatedRequest) -> Timeline:
     """The timeline of a request that has ended."""
     origin_s = served.arrived_s
-    attempts = tuple(_attempt(it, served, origin_s) for it in served.attempts)
-    writing = [it for it in served.attempts if not it.is_prefill]
-    times_s = [time_s - origin_s for it in writing for time_s in it.request.token_times_s]
+    attempts = tuple(_attempt(attempt, served, origin_s) for attempt in served.attempts)
+    writing = [attempt for attempt in served.attempts if not attempt.is_prefill]
+    times_s = [time_s - origin_s for attempt in writing for time_s in attempt.request.token_times_s]
     ended_s = (served.last_s or served.rejected_s or origin_s) - origin_s
     decision = served.decisions[0] if served.decisions else None
     return Timeline(
@@ -42,7 +42,7 @@ def timeline_of(served: SimulatedRequest) -> Timeline:
         content_times_s=tuple(times_s),
         prompt_tokens=served.prompt_tokens,
         cached_tokens=served.cached_tokens,
-        output_tokens=sum(it.request.outputs for it in writing),
+        output_tokens=sum(attempt.request.outputs for attempt in writing),
         finish_reason="length" if served.answered else None,
         tenant=served.request.tenant,
         reason=served.rejected,
@@ -88,7 +88,7 @@ def _spans(attempt: SimulatedAttempt, kind: AttemptKind) -> tuple[Span, ...]:
 
 def _waits(attempts: tuple[Attempt, ...], ended_s: float) -> tuple[Span, ...]:
     """What the request waited in the gateway until an engine that answered it got it."""
-    serving = [it for it in attempts if it.kind is not AttemptKind.RESUMED]
+    serving = [attempt for attempt in attempts if attempt.kind is not AttemptKind.RESUMED]
     if not serving:
         return (Span(Part.GATEWAY_WAIT, Source.GATEWAY_CLOCK, ended_s, 0.0),)
     sides = 2 if serving[-1].kind is AttemptKind.DECODE_SIDE and len(serving) > 1 else 1

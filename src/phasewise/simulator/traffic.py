@@ -26,7 +26,7 @@ Prompt = tuple[Content, ...]
 
 def tokens_of(prompt: Prompt) -> int:
     """Its length."""
-    return sum(it.tokens for it in prompt)
+    return sum(content.tokens for content in prompt)
 
 
 def block_keys(prompt: Prompt, block_tokens: int) -> list[int]:
@@ -44,7 +44,7 @@ def block_keys(prompt: Prompt, block_tokens: int) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class SessionTurn:
     """One request: what it asks, how long its answer is, and when it follows the answer before it.
 
     All turns of a conversation have the same number in `conversation`, 0 if they have none. With `keys` its
@@ -69,11 +69,11 @@ class Session:
     """
 
     at_s: float
-    turns: tuple[Turn, ...]
+    turns: tuple[SessionTurn, ...]
 
 
 @dataclass(slots=True)
-class Traffic:
+class SimulatedTraffic:
     """Sessions, in the order of their beginnings."""
 
     sessions: list[Session] = field(default_factory=list)
@@ -82,14 +82,14 @@ class Traffic:
         self.sessions.sort(key=attrgetter("at_s"))
 
     @property
-    def turns(self) -> list[Turn]:
+    def turns(self) -> list[SessionTurn]:
         """All requests, if every answer comes."""
-        return [turn for it in self.sessions for turn in it.turns]
+        return [turn for session in self.sessions for turn in session.turns]
 
     @property
     def requests(self) -> int:
         """How many requests it has, if every answer comes."""
-        return sum(len(it.turns) for it in self.sessions)
+        return sum(len(session.turns) for session in self.sessions)
 
 
 def conversation(
@@ -103,6 +103,6 @@ def conversation(
     for asked_tokens, answered_tokens, think_s in turns:
         length += asked_tokens
         prompt = (*system, Content(text, length))
-        made.append(Turn(prompt, answered_tokens, think_s, conversation=text))
+        made.append(SessionTurn(prompt, answered_tokens, think_s, conversation=text))
         length += answered_tokens
     return Session(at_s, tuple(made))

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from phasewise.diagnosis.advice.fix import Advice, Figure, LeverChange, by_gain
 from phasewise.report.diagnosis.words import prediction_in_words
-from tests.experiments.compare.builders import make_effect, make_fix
+from tests.benchmark.compare.builders import make_effect, make_fix
 
 
 def predicted(name, low, high, aims_at=None):

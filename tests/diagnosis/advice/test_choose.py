@@ -7,8 +7,9 @@ import yaml
 
 from phasewise.diagnosis.advice.choose import REMEDIES, USELESS, advise, engines_back_first
 from phasewise.diagnosis.advice.fix import Figure
-from phasewise.diagnosis.analysis.engine_load import Drafts, EngineLoad, EngineSurroundings, StepShape
-from phasewise.diagnosis.analysis.window_summary import PrefixUse, WindowSummary, WorkloadShape
+from phasewise.diagnosis.analysis.engine_load import Drafts, EngineLoad, EngineSurroundings, SeenBy, StepShape
+from phasewise.diagnosis.analysis.prefix_use import PrefixUse
+from phasewise.diagnosis.analysis.window_summary import WindowSummary, WorkloadShape
 from phasewise.diagnosis.finding import Cause, Confidence, Finding, Phase
 from phasewise.fleet.config import FleetConfig, Levers
 from tests.diagnosis.summaries import make_start
@@ -34,7 +35,7 @@ def make_summary(*engines, prompt_tokens=900.0, output_tokens=100.0):
         requests=40, rate_per_s=1.0, prompt_p50_tokens=prompt_tokens, prompt_p90_tokens=prompt_tokens,
         output_p50_tokens=output_tokens, output_p90_tokens=output_tokens, cached_share=0.0, shared_share=0.0,
     )  # fmt: skip
-    return WindowSummary(40.0, "gateway", None, None, workload, (), engines=engines or (make_engine(),))
+    return WindowSummary(40.0, SeenBy.GATEWAY, None, None, workload, (), engines=engines or (make_engine(),))
 
 
 def advice_on(cause, summary=None, phase=Phase.START):

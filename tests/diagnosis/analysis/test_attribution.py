@@ -7,6 +7,7 @@ from phasewise.core.step_log import StepLog, logs_by_rank
 from phasewise.core.timeline import AttemptKind, Outcome, Part, Source
 from phasewise.diagnosis.analysis.attribution import attribute, explained, reading_of, readings_of
 from phasewise.diagnosis.analysis.stall_causes import StallCause, explain_stalls
+from phasewise.diagnosis.analysis.step_reading import StepReading
 from tests.builders import make_attempt, make_finished, make_span, make_step, make_timeline
 
 
@@ -22,7 +23,9 @@ def test_a_prefill_is_split_by_whose_tokens_its_steps_carried():
         ]
     )
     engine = [make_span(Part.ENGINE_QUEUE, 0.0), make_span(Part.PREFILL, 0.4), make_span(Part.DECODE, 0.2)]
-    found = ttft_breakdown(attribute(make_timeline((0.41, 0.51, 0.61), engine_spans=engine), log))
+    found = ttft_breakdown(
+        attribute(make_timeline((0.41, 0.51, 0.61), engine_spans=engine), StepReading(log))
+    )
     assert found.seconds(Part.PREFILL) == pytest.approx(0.1)
     assert found.seconds(Part.PREFILL_OTHERS) == pytest.approx(0.3)
     assert found.unexplained_s == pytest.approx(0.01)
@@ -40,7 +43,7 @@ def test_running_streams_take_an_ordinary_steps_time_of_a_shared_step():
             make_step(5, 0.6, decode=9, finished=[ended]),
         ]
     )
-    found = ttft_breakdown(attribute(make_timeline((0.4, 0.5, 0.6)), log))
+    found = ttft_breakdown(attribute(make_timeline((0.4, 0.5, 0.6)), StepReading(log)))
     assert found.seconds(Part.PREFILL) == pytest.approx(0.3)
     assert found.seconds(Part.PREFILL_OTHERS) == pytest.approx(0.1)
 
@@ -49,7 +52,7 @@ def test_a_prefill_of_a_millisecond_is_found_in_its_step():
     ended = make_finished(prompt_tokens=100, prefill_s=0.001, decode_s=0.002, e2e_s=0.003)
     steps = [make_step(1, 0.001, prompt=100, decode=0), make_step(2, 0.002)]
     log = StepLog([*steps, make_step(3, 0.003, finished=[ended])])
-    found = ttft_breakdown(attribute(make_timeline((0.001, 0.002, 0.003)), log))
+    found = ttft_breakdown(attribute(make_timeline((0.001, 0.002, 0.003)), StepReading(log)))
     (prefill,) = [entry for entry in found.parts if entry.part is Part.PREFILL]
     assert prefill.source is Source.STEP_RECORD
     assert prefill.seconds == pytest.approx(0.001, abs=1e-6)
@@ -67,7 +70,7 @@ def test_a_prefill_is_found_in_its_step_though_the_front_end_is_behind():
             make_step(5, 0.6, finished=[ended]),
         ]
     )
-    found = ttft_breakdown(attribute(make_timeline((0.41, 0.51, 0.61)), log))
+    found = ttft_breakdown(attribute(make_timeline((0.41, 0.51, 0.61)), StepReading(log)))
     assert found.seconds(Part.PREFILL) == pytest.approx(0.38)
     assert found.seconds(Part.PREFILL_OTHERS) is None
 
@@ -75,7 +78,9 @@ def test_a_prefill_is_found_in_its_step_though_the_front_end_is_behind():
 def test_a_prefill_whose_steps_are_not_all_recorded_keeps_the_engines_word():
     ended = make_finished(prompt_tokens=100, prefill_s=0.4, decode_s=0.2, e2e_s=0.6)
     log = StepLog([make_step(1, 0.4, prompt=None, decode=None), make_step(2, 0.6, finished=[ended])])
-    found = ttft_breakdown(attribute(make_timeline((0.4,), engine_spans=[make_span(Part.PREFILL, 0.4)]), log))
+    found = ttft_breakdown(
+        attribute(make_timeline((0.4,), engine_spans=[make_span(Part.PREFILL, 0.4)]), StepReading(log))
+    )
     (prefill,) = [entry for entry in found.parts if entry.part is Part.PREFILL]
     assert prefill.source is Source.ENGINE_REPORT
     assert prefill.seconds == pytest.approx(0.4)
@@ -95,13 +100,13 @@ def test_ranks_of_one_engine_are_distinguished():
     timeline = make_timeline((0.4, 0.5, 0.6))
     log = reading_of(timeline, readings_of({"w0": ranks})).log
     assert log is ranks[1]
-    assert ttft_breakdown(attribute(timeline, log)).seconds(Part.PREFILL_OTHERS) is None
+    assert ttft_breakdown(attribute(timeline, StepReading(log))).seconds(Part.PREFILL_OTHERS) is None
 
 
 def test_a_prefill_alone_in_its_steps_is_all_its_own():
     ended = make_finished(prompt_tokens=100, prefill_s=0.4, decode_s=0.2, e2e_s=0.6)
     log = StepLog([make_step(1, 0.4, prompt=100, decode=0), make_step(2, 0.6, finished=[ended])])
-    found = ttft_breakdown(attribute(make_timeline((0.4, 0.5, 0.6)), log))
+    found = ttft_breakdown(attribute(make_timeline((0.4, 0.5, 0.6)), StepReading(log)))
     assert found.seconds(Part.PREFILL) == pytest.approx(0.4)
     assert found.seconds(Part.PREFILL_OTHERS) is None
 
@@ -117,7 +122,7 @@ def test_waiting_for_the_running_step_is_seen():
             make_step(4, 0.8, finished=[ended]),
         ]
     )
-    found = ttft_breakdown(attribute(make_timeline((0.7, 0.75, 0.8)), log))
+    found = ttft_breakdown(attribute(make_timeline((0.7, 0.75, 0.8)), StepReading(log)))
     assert found.seconds(Part.STEP_IN_FLIGHT) == pytest.approx(0.4)
     assert abs(found.unexplained_s) < 0.01
 
@@ -132,7 +137,7 @@ def test_a_step_that_began_while_the_front_end_had_the_request_is_waited_for_too
             make_step(4, 0.8, finished=[ended]),
         ]
     )
-    found = ttft_breakdown(attribute(make_timeline((0.7, 0.75, 0.8)), log))
+    found = ttft_breakdown(attribute(make_timeline((0.7, 0.75, 0.8)), StepReading(log)))
     assert found.seconds(Part.STEP_IN_FLIGHT) == pytest.approx(0.35)
 
 
@@ -148,14 +153,19 @@ def test_a_step_that_was_over_long_before_the_engine_got_the_request_is_not_wait
         ]
     )
     assert (
-        ttft_breakdown(attribute(make_timeline((0.7, 0.75, 0.8)), log)).seconds(Part.STEP_IN_FLIGHT) is None
+        ttft_breakdown(attribute(make_timeline((0.7, 0.75, 0.8)), StepReading(log))).seconds(
+            Part.STEP_IN_FLIGHT
+        )
+        is None
     )
 
 
 def test_without_engine_timings_the_record_stands_in():
     ended = make_finished(queue_s=0.1, prefill_s=0.3, decode_s=0.2, e2e_s=0.6)
     log = StepLog([make_step(1, 0.4, prompt=100, decode=0), make_step(2, 0.6, finished=[ended])])
-    timeline = attribute(make_timeline((0.4, 0.5, 0.6), prompt_tokens=None, cached_tokens=None), log)
+    timeline = attribute(
+        make_timeline((0.4, 0.5, 0.6), prompt_tokens=None, cached_tokens=None), StepReading(log)
+    )
     assert timeline.prompt_tokens == 100
     sources = {span.source for span in timeline.serving_attempt.spans}
     assert sources == {Source.STEP_RECORD}
@@ -164,20 +174,20 @@ def test_without_engine_timings_the_record_stands_in():
 def test_attributing_twice_changes_nothing():
     ended = make_finished(prompt_tokens=100, prefill_s=0.4, decode_s=0.2, e2e_s=0.6)
     log = StepLog([make_step(1, 0.4, prompt=300), make_step(2, 0.6, finished=[ended])])
-    once = attribute(make_timeline((0.4, 0.5, 0.6)), log)
-    twice = attribute(once, log)
+    once = attribute(make_timeline((0.4, 0.5, 0.6)), StepReading(log))
+    twice = attribute(once, StepReading(log))
     assert ttft_breakdown(twice).parts == ttft_breakdown(once).parts
 
 
 def test_a_request_the_engine_does_not_know_is_left_as_it_is():
     timeline = make_timeline()
-    assert attribute(timeline, StepLog([make_step(1, 0.4)])) is timeline
+    assert attribute(timeline, StepReading(StepLog([make_step(1, 0.4)]))) is timeline
 
 
 def test_a_request_that_never_reached_a_phase_adds_nothing():
     aborted = make_finished(prefill_s=float("nan"), decode_s=float("nan"))
     timeline = make_timeline()
-    assert attribute(timeline, StepLog([make_step(1, 0.4, finished=[aborted])])) is timeline
+    assert attribute(timeline, StepReading(StepLog([make_step(1, 0.4, finished=[aborted])]))) is timeline
 
 
 def stalled_stream():
@@ -192,37 +202,37 @@ def log_around_the_stall(**during):
 
 
 def test_a_stall_is_laid_to_the_step_that_carried_a_prompt():
-    (found,) = explain_stalls(stalled_stream(), log_around_the_stall(prompt=2047, decode=1))
+    (found,) = explain_stalls(stalled_stream(), StepReading(log_around_the_stall(prompt=2047, decode=1)))
     assert found.cause is StallCause.PREFILL_CHUNK
     assert [timed.step.seq for timed in found.steps] == [6]
     assert found.steps[0].duration_s == pytest.approx(2.7)
 
 
 def test_a_stall_with_a_preemption_is_laid_to_it():
-    (found,) = explain_stalls(stalled_stream(), log_around_the_stall(preempted=1))
+    (found,) = explain_stalls(stalled_stream(), StepReading(log_around_the_stall(preempted=1)))
     assert found.cause is StallCause.PREEMPTION
 
 
 def test_a_stall_in_a_plain_step_that_took_many_times_its_like_is_a_pause():
-    (found,) = explain_stalls(stalled_stream(), log_around_the_stall())
+    (found,) = explain_stalls(stalled_stream(), StepReading(log_around_the_stall()))
     assert found.cause is StallCause.PAUSE
 
 
 def test_a_stall_in_a_plain_step_whose_like_nobody_saw_is_a_slow_step():
     """A hundred streams more than in any other step: how long that takes cannot be determined."""
-    (found,) = explain_stalls(stalled_stream(), log_around_the_stall(decode=100))
+    (found,) = explain_stalls(stalled_stream(), StepReading(log_around_the_stall(decode=100)))
     assert found.cause is StallCause.SLOW_STEP
 
 
 def test_a_stall_while_the_engine_kept_its_pace_is_no_steps_fault():
     log = StepLog([make_step(index, 0.1 * index) for index in range(1, 40)])
-    (found,) = explain_stalls(stalled_stream(), log)
+    (found,) = explain_stalls(stalled_stream(), StepReading(log))
     assert found.cause is StallCause.STEPS_WENT_ON
 
 
 def test_a_stall_while_no_step_ended_finds_the_engine_idle():
     log = StepLog([make_step(1, 0.4, running=0), make_step(2, 9.0)])
-    (found,) = explain_stalls(stalled_stream(), log)
+    (found,) = explain_stalls(stalled_stream(), StepReading(log))
     assert found.cause is StallCause.ENGINE_IDLE
 
 
@@ -260,7 +270,9 @@ def test_an_answer_that_broke_off_and_went_on_elsewhere_has_the_parts_of_its_fir
     log = StepLog([make_step(1, -0.1, decode=0), make_step(2, 0.4, prompt=100, prompt_requests=1, decode=0)])
     begun = make_attempt(outcome=Outcome.TIMED_OUT)
     resumed = make_attempt(worker="w1", kind=AttemptKind.RESUMED)
-    found = ttft_breakdown(attribute(make_timeline((0.41, 0.5, 9.0), attempts=(begun, resumed)), log))
+    found = ttft_breakdown(
+        attribute(make_timeline((0.41, 0.5, 9.0), attempts=(begun, resumed)), StepReading(log))
+    )
     assert found.seconds(Part.PREFILL) == pytest.approx(0.4)
     assert found.unexplained_s == pytest.approx(0.0, abs=1e-6)
 
@@ -268,7 +280,7 @@ def test_an_answer_that_broke_off_and_went_on_elsewhere_has_the_parts_of_its_fir
 def test_an_attempt_that_failed_without_content_is_not_estimated():
     log = StepLog([make_step(1, 0.1), make_step(2, 0.4, prompt=100, decode=0)])
     failed = make_timeline((), attempts=(make_attempt(outcome=Outcome.FAILED),), outcome=Outcome.FAILED)
-    assert attribute(failed, log) is failed
+    assert attribute(failed, StepReading(log)) is failed
 
 
 def queued_before_a_slot(running, **fields):

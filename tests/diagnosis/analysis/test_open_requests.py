@@ -55,7 +55,7 @@ def test_a_record_of_steps_shows_who_is_open_and_since_when(until_s):
     steps = steps_of(12, until_s)
     (log,) = logs_by_rank(steps)
     last = steps[-1]
-    seen = timelines_from_steps(log, "e0", "m", last.ended_unix_s)
+    seen = timelines_from_steps(log, "e0", last.ended_unix_s)
     open_ones = [it for it in seen if it.outcome is Outcome.UNFINISHED]
     waiting = [it for it in open_ones if not it.content_times_s]
     assert len(waiting) == last.waiting
@@ -70,10 +70,10 @@ def test_open_streams_have_their_tokens_so_far():
     steps = steps_of(2, 0.5)
     (log,) = logs_by_rank(steps)
     until_s = steps[-1].ended_unix_s
-    tokens = [len(it.content_times_s) for it in timelines_from_steps(log, "e0", "m", until_s)]
+    tokens = [len(it.content_times_s) for it in timelines_from_steps(log, "e0", until_s)]
     assert sum(tokens) == sum(step.decode_tokens + step.first_tokens for step in steps)
 
 
 def test_without_a_time_only_ended_requests_are_there():
     (log,) = logs_by_rank(steps_of(12, 2.0))
-    assert all(it.outcome is Outcome.SUCCEEDED for it in timelines_from_steps(log, "e0", "m"))
+    assert all(it.outcome is Outcome.SUCCEEDED for it in timelines_from_steps(log, "e0"))

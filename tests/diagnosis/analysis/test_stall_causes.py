@@ -9,8 +9,8 @@ from phasewise.core.step_log import StepLog
 from phasewise.core.timeline import Outcome
 from phasewise.diagnosis.analysis.attribution import readings_of
 from phasewise.diagnosis.analysis.engine_load import step_shape_of
-from phasewise.diagnosis.analysis.stall_causes import StallCause, explain_stalls, stall_events
-from phasewise.diagnosis.analysis.step_reading import recomputed_tokens
+from phasewise.diagnosis.analysis.stall_causes import StallCause, explain_stalls
+from phasewise.diagnosis.analysis.step_reading import StepReading, recomputed_tokens
 from phasewise.diagnosis.analysis.streams import stream_summary
 from tests.builders import EPOCH_S, make_finished, make_step, make_timeline
 from tests.diagnosis.virtual_traffic import ask, play
@@ -22,7 +22,7 @@ def busy_engine(**shape):
     asked += [ask(8, 1.0, prompt_tokens=1900, output_tokens=2), ask(9, 1.0, output_tokens=2)]
     traffic = play(asked, **shape)
     streams = [it for it in traffic.timelines if it.output_tokens > 2]
-    return [found for it in streams for found in explain_stalls(it, traffic.log)], traffic
+    return [found for it in streams for found in explain_stalls(it, StepReading(traffic.log))], traffic
 
 
 def test_a_stall_names_the_requests_whose_prompts_made_it_the_biggest_first():
@@ -33,31 +33,6 @@ def test_a_stall_names_the_requests_whose_prompts_made_it_the_biggest_first():
         assert [(it.request_id, it.prompt_tokens) for it in each.guilty] == [("r8", 1900), ("r9", 100)]
 
 
-def test_stalls_of_several_streams_in_one_step_are_one_event():
-    found, _ = busy_engine()
-    (event,) = stall_events(found)
-    assert event.request_ids == ("r0", "r1", "r2")
-    assert event.lost_s == pytest.approx(sum(each.stall.excess_s for each in found))
-    assert event.longest_s == max(each.stall.duration_s for each in found)
-    assert [it.request_id for it in event.guilty] == ["r8", "r9"]
-
-
-def test_steps_of_the_same_number_in_two_engines_are_two_events():
-    found, _ = busy_engine()
-    assert {each.engine for each in found} == {"w0"}
-    elsewhere = replace(found[2], engine="w1")
-    first, second = stall_events([found[0], found[1], elsewhere])
-    assert (first.request_ids, second.request_ids) == (("r0", "r1"), ("r2",))
-
-
-def test_chunks_of_one_prompt_in_several_steps_are_several_events():
-    found, _ = busy_engine(max_num_batched_tokens=512)
-    events = stall_events(found)
-    assert len(events) == 4
-    assert {it.request_id for event in events for it in event.guilty} == {"r8", "r9"}
-    assert all(len(event.request_ids) == 3 for event in events)
-
-
 def test_a_pause_in_a_step_with_a_small_prompt_is_not_the_prompts_fault():
     """Ten short prompts come one by one; in one of their steps the engine stands still for 3 s."""
     asked = [ask(0, 0.0, output_tokens=80)]
@@ -66,7 +41,7 @@ def test_a_pause_in_a_step_with_a_small_prompt_is_not_the_prompts_fault():
     chunks = [it.step.seq for it in before.reports if it.work.prompt_tokens == 20]
     traffic = play(asked, slowed={chunks[6]: 3.0})
     (stream,) = [it for it in traffic.timelines if it.request_id == "r0"]
-    (found,) = explain_stalls(stream, traffic.log)
+    (found,) = explain_stalls(stream, StepReading(traffic.log))
     assert found.cause is StallCause.PAUSE
     assert found.guilty == ()
 
@@ -78,7 +53,7 @@ def test_a_stall_in_the_first_step_of_its_kind_is_a_cold_one():
     first = next(it.step.seq for it in play(asked).reports if it.work.prompt_tokens == 20)
     traffic = play(asked, slowed={first: 3.0})
     (stream,) = [it for it in traffic.timelines if it.request_id == "r0"]
-    (found,) = explain_stalls(stream, traffic.log)
+    (found,) = explain_stalls(stream, StepReading(traffic.log))
     assert found.cause is StallCause.COLD_STEP
 
 
@@ -101,7 +76,7 @@ def log_with_a_preemption(own_preemptions):
 )
 def test_anothers_preemption_is_not_the_streams_own(own_preemptions, cause):
     stream = make_timeline((0.1, 0.2, 0.3, 0.4, 0.5, 3.2, 3.3, 3.4))
-    (found,) = explain_stalls(stream, log_with_a_preemption(own_preemptions))
+    (found,) = explain_stalls(stream, StepReading(log_with_a_preemption(own_preemptions)))
     assert found.cause is cause
 
 
@@ -112,7 +87,7 @@ def test_a_step_that_computes_a_preempted_stream_again_is_no_pause_to_the_others
     again = make_step(6, 3.2, decode=2001, decode_requests=2, preempted=1)
     log = StepLog([*quiet, again, make_step(7, 3.4, running=0, finished=[ended])])
     stream = make_timeline((0.1, 0.2, 0.3, 0.4, 0.5, 3.2, 3.3, 3.4))
-    (found,) = explain_stalls(stream, log)
+    (found,) = explain_stalls(stream, StepReading(log))
     assert found.cause is StallCause.PREEMPTION
     assert step_shape_of(log, (EPOCH_S, EPOCH_S + 9)).tokens_per_stream_step == pytest.approx(1.0)
 
@@ -124,7 +99,7 @@ def read_slowly(blocked_s):
 
 def test_a_stall_while_the_gateway_waited_for_its_client_is_the_clients():
     log = StepLog([make_step(index, 0.1 * index) for index in range(1, 40)])
-    (found,) = explain_stalls(read_slowly(2.5), log)
+    (found,) = explain_stalls(read_slowly(2.5), StepReading(log))
     assert found.cause is StallCause.CLIENT
     (found,) = explain_stalls(read_slowly(2.5), None)
     assert found.cause is StallCause.CLIENT
@@ -132,14 +107,14 @@ def test_a_stall_while_the_gateway_waited_for_its_client_is_the_clients():
 
 def test_a_client_that_waited_a_moment_is_not_blamed_for_a_long_stall():
     log = StepLog([make_step(index, 0.1 * index) for index in range(1, 40)])
-    (found,) = explain_stalls(read_slowly(0.4), log)
+    (found,) = explain_stalls(read_slowly(0.4), StepReading(log))
     assert found.cause is StallCause.STEPS_WENT_ON
 
 
 def test_a_slow_step_is_the_engines_even_if_the_client_was_slow_too():
     steps = [make_step(index, 0.1 * index) for index in range(1, 6)]
     log = StepLog([*steps, make_step(6, 3.2, prompt=2047), make_step(7, 3.3)])
-    (found,) = explain_stalls(read_slowly(2.5), log)
+    (found,) = explain_stalls(read_slowly(2.5), StepReading(log))
     assert found.cause is StallCause.PREFILL_CHUNK
 
 
@@ -153,13 +128,8 @@ def test_what_the_gateway_waited_covers_so_many_stalls_and_no_more():
 def test_an_engine_without_work_was_idle_until_the_next_request_came():
     steps = [make_step(index, 0.1 * index, running=int(index < 5)) for index in range(1, 6)]
     log = StepLog([*steps, make_step(6, 3.2), make_step(7, 3.3)])
-    (found,) = explain_stalls(read_slowly(None), log)
+    (found,) = explain_stalls(read_slowly(None), StepReading(log))
     assert found.cause is StallCause.ENGINE_IDLE
-
-
-def test_stalls_that_no_step_made_stand_for_themselves():
-    found = explain_stalls(read_slowly(None), None) * 3
-    assert len(stall_events(found)) == 3
 
 
 def test_the_silence_before_a_cancelled_streams_end_is_laid_to_its_step():
@@ -169,7 +139,7 @@ def test_the_silence_before_a_cancelled_streams_end_is_laid_to_its_step():
     left_s = long_step.step.ended_unix_s - stream.started_unix_s
     times = tuple(at_s for at_s in stream.content_times_s if at_s < left_s - 0.5)
     cut = replace(stream, content_times_s=times, outcome=Outcome.CANCELLED, ended_s=left_s)
-    (found,) = explain_stalls(cut, traffic.log)
+    (found,) = explain_stalls(cut, StepReading(traffic.log))
     assert found.cause is StallCause.PREFILL_CHUNK
 
 
@@ -184,7 +154,7 @@ def test_an_engine_that_hangs_until_nobody_looks_any_more_stood_still(recorded, 
     hangs = make_timeline(
         tuple(0.05 * index + 0.004 for index in range(1, 100)), ended_s=20.0, outcome=Outcome.UNFINISHED
     )
-    (found,) = explain_stalls(hangs, StepLog(steps))
+    (found,) = explain_stalls(hangs, StepReading(StepLog(steps)))
     assert found.cause is cause
     readings = readings_of({"w0": (StepLog(steps),)})
     summary = stream_summary([hangs], Slo(ttft_s=1.0, tpot_s=0.1), readings)

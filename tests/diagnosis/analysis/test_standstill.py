@@ -8,7 +8,7 @@ from phasewise.core.engine_metrics import LoadReading
 from phasewise.core.step_log import StepLog
 from phasewise.core.timeline import Outcome
 from phasewise.diagnosis.analysis.attribution import readings_of
-from phasewise.diagnosis.analysis.counter_series import Series, series_of
+from phasewise.diagnosis.analysis.counter_series import ReadingSeries, series_of
 from phasewise.diagnosis.analysis.standstill import (
     HUNG_S,
     LEAST_S,
@@ -66,7 +66,7 @@ def test_a_long_step_of_prompts_is_no_standstill_but_stalls_streams():
 def test_an_idle_engine_does_not_stand_still():
     idle = [reading(10.0 + it / 4, 98, running=0) for it in range(40)]
     assert standstills_of_loads("e", going(9.75) + idle + going(30.0, 20.0, 98), WINDOW) == ()
-    assert series_of({"e": idle}, WINDOW) == replace(Series(), waited_s=0.0)
+    assert series_of({"e": idle}, WINDOW) == replace(ReadingSeries(), waited_s=0.0)
 
 
 def test_an_engine_that_makes_no_progress_until_the_end_is_hung():

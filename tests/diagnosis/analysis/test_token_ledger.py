@@ -13,9 +13,9 @@ from phasewise.core.timeline import Outcome, Part
 from phasewise.costs.fit.step import decoding
 from phasewise.diagnosis.analysis.attribution import readings_of
 from phasewise.diagnosis.analysis.streams import stream_summary
+from tests.benchmark.calibrate.builders import make_fit
 from tests.builders import make_attempt, make_finished, make_span, make_step, make_timeline
 from tests.diagnosis.virtual_traffic import COST, WAY_BACK_S, ask, play
-from tests.experiments.calibrate.builders import make_fit
 
 SLO = Slo(ttft_s=1.0, tpot_s=0.1)
 FIT = make_fit(COST)

@@ -33,7 +33,7 @@ LONG = (IDLE, prompt_step(2, 2.0, 2048), prompt_step(3, 2.5, 331, first_tokens=1
 
 
 def test_a_prompt_in_two_chunks_is_its_own():
-    found = ttft_breakdown(attribute(cut((2.51, 2.6)), StepLog(LONG)))
+    found = ttft_breakdown(attribute(cut((2.51, 2.6)), StepReading(StepLog(LONG))))
     assert found.seconds(Part.PREFILL) == pytest.approx(2.5)
     assert found.seconds(Part.PREFILL_OTHERS) is None
 
@@ -50,7 +50,9 @@ def test_a_prompt_that_shared_a_step_with_another_cut_request_is_of_unknown_leng
 def test_a_request_that_left_in_the_step_of_its_prompt_did_not_wait_in_the_queue():
     """Its engine noticed at the end of the step, half a second later."""
     before = (IDLE, prompt_step(2, -2.9, 1), prompt_step(3, -0.9, 2048), make_step(4, -0.8, running=0))
-    found = wait_so_far(attribute(cut(ended_s=1.5), StepLog([*before, prompt_step(5, 2.0, 2048)])))
+    found = wait_so_far(
+        attribute(cut(ended_s=1.5), StepReading(StepLog([*before, prompt_step(5, 2.0, 2048)])))
+    )
     assert found.seconds(Part.PREFILL) == pytest.approx(1.5)
     assert not found.seconds(Part.ENGINE_QUEUE)
 
@@ -58,7 +60,7 @@ def test_a_request_that_left_in_the_step_of_its_prompt_did_not_wait_in_the_queue
 def test_the_step_that_ran_when_it_was_sent_is_anothers():
     """The other was cancelled too: its prompt went on into no step."""
     steps = (make_step(1, -1.0), prompt_step(2, 0.5, 2048), prompt_step(3, 2.5, 2048))
-    found = wait_so_far(attribute(cut(ended_s=1.5), StepLog(steps)))
+    found = wait_so_far(attribute(cut(ended_s=1.5), StepReading(StepLog(steps))))
     assert found.seconds(Part.ENGINE_QUEUE) == pytest.approx(0.5)
     assert found.seconds(Part.PREFILL) == pytest.approx(1.0)
 
@@ -69,9 +71,9 @@ def test_a_request_waits_for_the_prompts_of_those_that_waited_before_it():
     steps += [
         prompt_step(2 + index, 1.0 + index, 500, first_tokens=1, running=9, waiting=2) for index in range(4)
     ]
-    found = wait_so_far(attribute(cut(ended_s=3.5), StepLog(steps)))
+    found = wait_so_far(attribute(cut(ended_s=3.5), StepReading(StepLog(steps))))
     assert found.seconds(Part.PREFILL) == pytest.approx(0.5)
-    still_waits = wait_so_far(attribute(cut(ended_s=1.9), StepLog(steps)))
+    still_waits = wait_so_far(attribute(cut(ended_s=1.9), StepReading(StepLog(steps))))
     assert still_waits.seconds(Part.PREFILL) is None
 
 
@@ -80,7 +82,7 @@ def test_the_tokens_of_another_prompt_in_its_step_are_the_others():
     other = make_finished("other", prompt_tokens=300, prefill_s=0.4, decode_s=0.2, e2e_s=0.6)
     steps = [make_step(1, 0.0, running=2, decode=0), prompt_step(2, 0.4, 400, prompts=2, first_tokens=2)]
     steps += [make_step(3, 0.5), make_step(4, 0.6, finished=[other])]
-    found = ttft_breakdown(attribute(cut((0.4, 0.5)), StepLog(steps)))
+    found = ttft_breakdown(attribute(cut((0.4, 0.5)), StepReading(StepLog(steps))))
     assert found.seconds(Part.PREFILL) == pytest.approx(0.1)
     assert found.seconds(Part.PREFILL_OTHERS) == pytest.approx(0.3)
 

@@ -5,8 +5,9 @@ import pytest
 from phasewise.core.slo import Slo
 from phasewise.core.step_log import StepLog
 from phasewise.core.timeline import Outcome
-from phasewise.diagnosis.analysis.counter_series import Series
-from phasewise.diagnosis.analysis.counters import EngineCounters, Spread, counter_summary
+from phasewise.diagnosis.analysis.counter_series import ReadingSeries
+from phasewise.diagnosis.analysis.counters import counter_summary
+from phasewise.diagnosis.analysis.engine_counters import EngineCounters, Spread
 from phasewise.diagnosis.analysis.engine_view import timelines_from_steps
 from phasewise.diagnosis.analysis.prefix_use import prefix_use
 from phasewise.diagnosis.analysis.ttft import start_summary
@@ -63,7 +64,7 @@ def test_long_streams_from_before_the_window_are_no_arrivals():
     seen = traffic([100] * 50, [10] * 50, [float(at_s) for at_s in range(-30, 20)], lasted_s=30.0)
     profile = workload_profile(seen, 20.0, None, EPOCH_S)
     assert (profile.requests, profile.rate_per_s) == (50, pytest.approx(1.0))
-    assert workload_shape(seen, (), 20.0, EPOCH_S).rate_per_s == pytest.approx(1.0)
+    assert workload_shape(workload_profile(seen, 20.0, None, EPOCH_S), ()).rate_per_s == pytest.approx(1.0)
     late = [it for it in seen if it.started_unix_s >= EPOCH_S or it.request_id == "r0"]
     assert workload_profile(late, 20.0, None, EPOCH_S).burstiness == pytest.approx(0.0, abs=1e-6)
 
@@ -99,7 +100,7 @@ def test_outputs_of_one_token_have_no_stream():
 
 def test_shared_beginnings_are_reported():
     asked = [prompt(index, HEAD + body) for index, body in enumerate(BODIES)]
-    assert workload_shape(asked, (), 10.0).shared_share == pytest.approx(3 / 4 / 2, rel=0.01)
+    assert workload_profile(asked, 10.0, prefix_use(asked)).shared_share == pytest.approx(3 / 4 / 2, rel=0.01)
     found = workload_profile(asked, 10.0, prefix_use(asked))
     assert "shared prefixes: 38%" in " ".join(found.implications)
 
@@ -120,7 +121,7 @@ def test_counters_give_a_profile_of_what_they_know():
     prompts = Spread(count=40, mean=1200, p50=1000, p90=2000, p99=9000)
     outputs = Spread(count=40, mean=100, p50=90, p90=200, p99=300)
     found = counter_summary(
-        counters(prompt_tokens=prompts, output_tokens=outputs, running=3.0, waiting=2.0), Series(), SLO
+        counters(prompt_tokens=prompts, output_tokens=outputs, running=3.0, waiting=2.0), ReadingSeries(), SLO
     )
     profile = found.profile
     assert (profile.requests, profile.rate_per_s, profile.concurrency_mean) == (40, 2.0, 5.0)
@@ -130,8 +131,8 @@ def test_counters_give_a_profile_of_what_they_know():
 
 
 def test_counters_say_whom_they_leave_out():
-    quiet = counter_summary(counters(waiting=0.0), Series(), SLO)
-    loaded = counter_summary(counters(waiting=7.0, aborted=3.0), Series(), SLO)
+    quiet = counter_summary(counters(waiting=0.0), ReadingSeries(), SLO)
+    loaded = counter_summary(counters(waiting=7.0, aborted=3.0), ReadingSeries(), SLO)
     assert quiet.not_observed == ()
     assert "7 still waiting, 3 whose clients disconnected" in loaded.not_observed[0]
     assert dict(loaded.outcomes) == {"started": 40, "cancelled": 3}
@@ -141,7 +142,7 @@ def test_a_request_that_left_an_engine_before_its_first_token_is_not_forgotten()
     nan = float("nan")
     left = make_finished("gone", reason="abort", queue_s=nan, prefill_s=nan, decode_s=nan, e2e_s=4.0)
     log = StepLog([make_step(1, 1.0), make_step(2, 5.0, finished=[left])])
-    (timeline,) = timelines_from_steps(log, "w0", "m")
+    (timeline,) = timelines_from_steps(log, "w0")
     assert timeline.outcome is Outcome.CANCELLED
     assert timeline.started_unix_s == EPOCH_S + 1.0
     assert start_summary([timeline], SLO, {}).late == 1

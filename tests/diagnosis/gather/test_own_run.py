@@ -4,6 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from phasewise.benchmark.session import RunSpec, measure
+from phasewise.benchmark.workload.arrivals import OpenLoop
+from phasewise.benchmark.workload.lengths import Lengths
+from phasewise.benchmark.workload.plan import PlanSpec
+from phasewise.benchmark.workload.presets import Shape
 from phasewise.core.latency import ttft_breakdown
 from phasewise.core.slo import DEFAULT_SLO
 from phasewise.core.timeline import Part, Source
@@ -14,11 +19,6 @@ from phasewise.diagnosis.gather.target import identify
 from phasewise.diagnosis.verdict import Ruling
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.fleet.config import WorkerConfig
-from phasewise.loadgen.session import RunSpec, measure
-from phasewise.loadgen.workload.arrivals import OpenLoop
-from phasewise.loadgen.workload.lengths import Lengths
-from phasewise.loadgen.workload.plan import PlanSpec
-from phasewise.loadgen.workload.presets import Shape
 from tests.builders import make_attempt, make_span, make_timeline
 from tests.gateway.harness import ADMIN_KEY, running_gateway
 

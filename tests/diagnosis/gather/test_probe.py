@@ -2,9 +2,9 @@
 
 import pytest
 
+from phasewise.benchmark.workload import scenes
 from phasewise.diagnosis.gather.probe import LONG_TOKENS, PROBE_REQUESTS, SHORT_TOKENS, STREAMS, probe
 from phasewise.fake_engine.engine import FakeEngineConfig
-from phasewise.loadgen.workload import scenes
 from phasewise.simulator.engine import EngineShape
 from tests.fake_engine_thread import running_fake_engine
 

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from phasewise.core.caching import CacheNote, CacheResult
-from phasewise.diagnosis.observed.not_observed import Gathered, not_observed
-from phasewise.diagnosis.observed.observation import EngineSeen, TargetKind, WatchedEngine
+from phasewise.diagnosis.observed.not_observed import not_observed
+from phasewise.diagnosis.observed.observation import EngineSeen, Observed, TargetKind, WatchedEngine
 from tests.builders import make_timeline
 
 
@@ -16,7 +16,8 @@ def make_seen(name="w0", *, recorded=True):
 
 
 def notes(seen=(), timelines=()):
-    return not_observed(Gathered(TargetKind.GATEWAY, seen, timelines, {}, (), probed=False))
+    observed = Observed("http://127.0.0.1:1", TargetKind.GATEWAY, 0.0, 20.0, tuple(seen))
+    return not_observed(observed, timelines, {}, ())
 
 
 def of_recorders(seen):

@@ -5,7 +5,7 @@ import pytest
 
 from phasewise.costs.fit.observation import Observation
 from phasewise.costs.fit.step import StepWork, decoding, prefilling
-from phasewise.diagnosis.predict.counted_costs import counted_costs
+from phasewise.diagnosis.predict.counted import counted_costs
 
 STEP_S, STREAM_S, TOKEN_S = 0.04, 0.001, 0.0008
 

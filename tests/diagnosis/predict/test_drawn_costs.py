@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from phasewise.costs.fit.step import decoding, prefilling
-from phasewise.diagnosis.predict.costs import DrawnForm, KnownCosts
+from phasewise.diagnosis.predict.costs import DrawnForm, KnownCosts, RunCost
 from tests.diagnosis.predict.traffic_builders import COST, make_fit
 
 DECODE, PREFILL = decoding([100]), prefilling(500)
@@ -27,11 +27,11 @@ def normal(spread):
 
 
 def test_exact_fits_give_the_fitted_cost():
-    assert form((0.0,) * 30, 1).run_cost()(DECODE) == pytest.approx(COST(DECODE))
+    assert RunCost(form((0.0,) * 30, 1))(DECODE) == pytest.approx(COST(DECODE))
 
 
 def test_single_steps_are_spread_as_held_out_errors_are():
-    steps = [error for seed in range(200) for error in logs(form(normal(0.2), seed).run_cost(), count=5)]
+    steps = [error for seed in range(200) for error in logs(RunCost(form(normal(0.2), seed)), count=5)]
     assert pstdev(steps) == pytest.approx(0.2, rel=0.2)
 
 
@@ -40,12 +40,12 @@ def test_two_runs_of_one_form_differ_less_than_runs_of_two():
         return abs(median(logs(first)) - median(logs(second)))
 
     forms = [form(normal(0.2), seed) for seed in range(60)]
-    same = [apart(each.run_cost(), each.run_cost()) for each in forms]
-    other = [apart(one.run_cost(), two.run_cost()) for one, two in pairwise(forms)]
+    same = [apart(RunCost(each), RunCost(each)) for each in forms]
+    other = [apart(RunCost(one), RunCost(two)) for one, two in pairwise(forms)]
     assert 0 < median(same) < median(other)
 
 
 def test_steps_that_were_held_up_are_not_taken_for_slow_runs():
     errors = tuple(sorted((0.0,) * 90 + (1.2,) * 10))
-    runs = [median(logs(form(errors, seed).run_cost())) for seed in range(40)]
+    runs = [median(logs(RunCost(form(errors, seed)))) for seed in range(40)]
     assert sorted(runs)[35] == pytest.approx(0.0)

@@ -10,10 +10,11 @@ from phasewise.core.slo import Slo
 from phasewise.costs.fit.observation import regime_of
 from phasewise.costs.fit.step import StepCost, decoding, prefilling
 from phasewise.diagnosis.advice.fix import Advice, Effect, Figure, Fix, LeverChange
-from phasewise.diagnosis.predict.effects import DRAWS, beyond_replay, predict_advice, predict_effect
+from phasewise.diagnosis.predict.costs import KnownCosts
+from phasewise.diagnosis.predict.effects import DRAWS, ReplayTrials, beyond_replay, predict_advice
 from phasewise.diagnosis.predict.replay import by_engine, replay
 from phasewise.diagnosis.predict.setup import DraftReading, Setup, Unpredictable, changed
-from phasewise.diagnosis.predict.traffic import TOKENS_OF_STRETCH, Traffic, drawn_stretch
+from phasewise.diagnosis.predict.traffic import TOKENS_OF_STRETCH, RecordedTraffic, drawn_stretch
 from tests.diagnosis.predict.traffic_builders import (
     COST,
     SETUP,
@@ -25,9 +26,9 @@ from tests.diagnosis.predict.traffic_builders import (
 )
 
 
-def predict(traffic, change, setup=SETUP, fit=None, **known):
-    known = {"draws": 12, **known}
-    return predict_effect(traffic, fit or make_fit(), setup, change, np.random.default_rng(1), **known)
+def predict(traffic, change, setup=SETUP, fit=None, draws=12, others=(), drafts=()):
+    costs = KnownCosts((fit or make_fit(), *others))
+    return ReplayTrials(traffic, costs, setup, np.random.default_rng(1), draws).effect(change, drafts)
 
 
 def ratio(traffic, change, figure, setup=SETUP, cost=COST):
@@ -196,7 +197,7 @@ def test_long_windows_are_replayed_in_stretches_that_meet_a_busy_engine():
 
 
 def test_a_stretch_of_a_closed_loop_has_work_for_all_of_its_clients():
-    traffic = Traffic(every(1.0, 200, output_tokens=500), {}, concurrency=20, warm_up=20)
+    traffic = RecordedTraffic(every(1.0, 200, output_tokens=500), {}, concurrency=20, warm_up=20)
     for seed in range(20):
         assert len(drawn_stretch(traffic, np.random.default_rng(seed)).requests) == 80
     few = replace(traffic, requests=traffic.requests[:50])
@@ -206,11 +207,14 @@ def test_a_stretch_of_a_closed_loop_has_work_for_all_of_its_clients():
 @pytest.mark.parametrize(("clients", "like"), [(1, 1), (2, 1), (3, 2)])
 def test_engines_share_clients_and_invent_none(clients, like):
     alike = every(0.0, 24)
-    many = replay(Traffic(alike, {}, concurrency=clients), replace(SETUP, engines=2), COST)
-    one = replay(Traffic(alike, {}, concurrency=like), SETUP, COST)
+    many = replay(RecordedTraffic(alike, {}, concurrency=clients), replace(SETUP, engines=2), COST)
+    one = replay(RecordedTraffic(alike, {}, concurrency=like), SETUP, COST)
     # The busiest engine's clients wait as long as if they had it to themselves.
     assert many[Figure.TTFT_P90] == pytest.approx(one[Figure.TTFT_P90], rel=0.1)
-    rate = many[Figure.THROUGHPUT] / replay(Traffic(alike, {}, concurrency=1), SETUP, COST)[Figure.THROUGHPUT]
+    rate = (
+        many[Figure.THROUGHPUT]
+        / replay(RecordedTraffic(alike, {}, concurrency=1), SETUP, COST)[Figure.THROUGHPUT]
+    )
     assert rate <= clients * 1.001
 
 
@@ -218,9 +222,9 @@ def test_engines_keep_what_they_served_and_the_busiest_has_the_odd_client():
     requests = tuple(
         replace(each, engine="e1" if index % 3 else "e0") for index, each in enumerate(every(0.0, 24))
     )
-    dealt = by_engine(Traffic(requests, {}, concurrency=3), 2)
+    dealt = by_engine(RecordedTraffic(requests, {}, concurrency=3), 2)
     assert [(len(share), clients) for share, clients in dealt] == [(16, 2), (8, 1)]
-    assert [clients for _, clients in by_engine(Traffic(requests, {}, concurrency=1), 2)] == [1]
+    assert [clients for _, clients in by_engine(RecordedTraffic(requests, {}, concurrency=1), 2)] == [1]
 
 
 def test_in_a_closed_loop_any_request_may_come_first():

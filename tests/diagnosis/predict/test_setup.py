@@ -7,11 +7,11 @@ import pytest
 from phasewise.diagnosis.advice.fix import LeverChange
 from phasewise.diagnosis.analysis.engine_load import Drafts, EngineLoad, EngineSurroundings, StepShape
 from phasewise.diagnosis.predict.setup import Unpredictable, changed, setup_of
-from phasewise.diagnosis.predict.traffic import Traffic
+from phasewise.diagnosis.predict.traffic import RecordedTraffic
 from phasewise.fleet.config import Levers
 from tests.diagnosis.predict.traffic_builders import SETUP, every
 
-TRAFFIC = Traffic(every(1.0, 10), {})
+TRAFFIC = RecordedTraffic(every(1.0, 10), {})
 
 
 def engine_load(capped_share):

@@ -7,7 +7,6 @@ import pytest
 from phasewise.core.slo import Slo
 from phasewise.core.timeline import Outcome
 from phasewise.diagnosis.advice.fix import LeverChange
-from phasewise.diagnosis.finding import Phase
 from phasewise.diagnosis.predict.costs import KnownCosts
 from phasewise.diagnosis.predict.setup import Setup
 from phasewise.diagnosis.predict.window_replay import window_replay
@@ -59,7 +58,7 @@ def test_requests_that_still_wait_count_with_their_wait_in_the_window_and_in_its
 
 def replayed(seqs, lost_s):
     """Twenty requests that come fifty a second, of which that much was lost at the start."""
-    setup, measured_s = Setup(replace(SHAPE, max_num_seqs=seqs)), {Phase.START: lost_s}
+    setup, measured_s = Setup(replace(SHAPE, max_num_seqs=seqs)), lost_s
     requests = timelines_of(every(0.02, 20))
     return replay_of(requests, setup, measured_s=measured_s)
 

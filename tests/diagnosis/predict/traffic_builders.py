@@ -10,7 +10,7 @@ from phasewise.costs.fit.step import CostPart, StepCost, StepKind
 from phasewise.costs.fit.step_fit import StepFit
 from phasewise.diagnosis.predict.replay import replay
 from phasewise.diagnosis.predict.setup import Setup
-from phasewise.diagnosis.predict.traffic import RecordedRequest, Traffic
+from phasewise.diagnosis.predict.traffic import RecordedRequest, RecordedTraffic
 from phasewise.simulator.engine import EngineShape
 
 COST = StepCost(
@@ -61,5 +61,5 @@ def every(seconds, count, **fields):
 
 def served(requests, setup=SETUP, cost=COST, **fields):
     """The traffic with the figures that these costs give it."""
-    unmeasured = Traffic(tuple(requests), {}, **fields)
-    return Traffic(tuple(requests), replay(unmeasured, setup, cost), **fields)
+    unmeasured = RecordedTraffic(tuple(requests), {}, **fields)
+    return RecordedTraffic(tuple(requests), replay(unmeasured, setup, cost), **fields)

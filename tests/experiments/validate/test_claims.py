@@ -1,4 +1,4 @@
-"""Every claim follows from figures and can fail; a stranger's report is checked before it is published."""
+"""Every claim follows from figures and can fail; a report is checked before it is published."""
 
 from __future__ import annotations
 
@@ -12,9 +12,17 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from phasewise.core.errors import ConfigError
-from phasewise.experiments.validate import report as reporting
-from phasewise.experiments.validate.claims import CLAIMS, judge_claims, read_judged
-from phasewise.experiments.validate.report import Outcome, StepResult, report_json, without_names
+from phasewise.experiments.validate import claims
+from phasewise.experiments.validate.claims import (
+    CLAIMS,
+    ClaimOutcome,
+    StepResult,
+    judge_claims,
+    read_judged,
+    read_report,
+    report_json,
+    without_names,
+)
 from phasewise.report.validation_view import markdown_row, render
 from tests.paths import ROOT
 
@@ -53,8 +61,8 @@ def test_a_claim_can_fail_and_says_when_it_cannot_tell(step, changes, outcomes):
 
 def test_a_step_that_was_not_done_gives_its_reason():
     (first, *_, last) = judge_claims((StepResult(step="calibration", why="no memory"),))
-    assert (first.outcome, first.found) == (Outcome.NOT_TRIED, "no memory")
-    assert (last.outcome, last.found) == (Outcome.NOT_TRIED, "it was left out of this run")
+    assert (first.outcome, first.found) == (ClaimOutcome.NOT_TRIED, "no memory")
+    assert (last.outcome, last.found) == (ClaimOutcome.NOT_TRIED, "it was left out of this run")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +99,7 @@ def test_the_screen_begins_with_what_does_not_hold_and_markup_stays_text():
         for step in REPORT.steps
     )
     update = {"machine": machine, "steps": steps, "claims": judge_claims(steps)}
-    report = reporting.read_report(report_json(REPORT.model_copy(update=update)), "r.json")
+    report = read_report(report_json(REPORT.model_copy(update=update)), "r.json")
     console = Console(width=100, record=True, file=StringIO())
     console.print(render(report))
     screen = console.export_text()
@@ -123,21 +131,21 @@ def test_ordinary_texts_stay(text):
 
 
 def test_names_of_hosts_and_users_are_taken_out_as_words(monkeypatch):
-    monkeypatch.setattr(reporting.socket, "gethostname", lambda: "box-7.corp")
-    monkeypatch.setattr(reporting.getpass, "getuser", lambda: "alice")
+    monkeypatch.setattr(claims.socket, "gethostname", lambda: "box-7.corp")
+    monkeypatch.setattr(claims.getpass, "getuser", lambda: "alice")
     cleaned = without_names("Alice's engine on box-7.corp and BOX-7_gpu via\nmalice in alice-x")
     assert cleaned == "(removed)'s engine on (removed) and (removed)_gpu via malice in (removed)-x"
 
 
 @given(st.text())
 def test_cleaning_twice_changes_nothing_more(text):
-    once = reporting._cleaned(text)
-    assert reporting._cleaned(once) == once
+    once = claims._cleaned(text)
+    assert claims._cleaned(once) == once
 
 
 @pytest.mark.parametrize("piece", ["/a", "a.", "1:", "a@", "a-", "http://", "1.1.", "::", "~/"])
 def test_no_text_takes_long(piece):
     """Twice the text may take about twice the time; a quadratic pattern takes seconds for this one."""
     began_s = time.process_time()
-    reporting._cleaned(piece * 50_000)
+    claims._cleaned(piece * 50_000)
     assert time.process_time() - began_s < 3.0

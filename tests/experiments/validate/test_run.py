@@ -10,19 +10,18 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
+from phasewise.benchmark.statistics import window as validity
 from phasewise.cli import engine_validate as command
 from phasewise.cli.app import app
 from phasewise.core.errors import ConfigError, FleetError, MeasurementError
 from phasewise.costs.fit import step_fit
 from phasewise.costs.fit.step import StepCost
 from phasewise.experiments.validate import run as validation
-from phasewise.experiments.validate.claims import read_judged
-from phasewise.experiments.validate.report import Outcome
+from phasewise.experiments.validate.claims import ClaimOutcome, read_judged
 from phasewise.experiments.validate.run import planted_traffic, prefill_s
 from phasewise.fake_engine.engine import FakeEngine, FakeEngineConfig
 from phasewise.fleet.config import load_fleet
 from phasewise.fleet.engines.environment import EngineEnvironment
-from phasewise.loadgen.statistics import window as validity
 from phasewise.simulator.engine import EngineShape
 from phasewise.simulator.step_times import PRESETS
 from tests.real_engine import free_port
@@ -88,7 +87,7 @@ def test_every_claim_is_tried_and_the_report_is_one_that_its_reader_accepts(tmp_
     report = read_judged((tmp_path / "mine.json").read_bytes(), "mine.json")
     assert {step.step: step.why for step in report.steps} == dict.fromkeys(validation.STEPS, "")
     # How they end depends on how fast the machine is just now.
-    assert Outcome.NOT_TRIED not in {claim.outcome for claim in report.claims}, report.claims
+    assert ClaimOutcome.NOT_TRIED not in {claim.outcome for claim in report.claims}, report.claims
     names = [name for name, _ in RUNNING]
     assert names[0] == "validate-base"
     assert names.count("validate-max-num-seqs") == 1

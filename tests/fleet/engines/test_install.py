@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from phasewise.core.errors import EngineInstallFailed
+from phasewise.fleet.engines import command_output
 from phasewise.fleet.engines import install as engine_install
 from phasewise.fleet.engines.command_output import CommandFailed, run_lines, without_hosts
 from phasewise.fleet.engines.install import Installation, bundled_plugin_version, install, plugin_source
@@ -44,7 +45,7 @@ def runs(monkeypatch):
             python.parent.mkdir(parents=True)
             python.touch()
 
-    monkeypatch.setattr(engine_install, "run_lines", pretend)
+    monkeypatch.setattr(command_output, "run_lines", pretend)
     return commands
 
 

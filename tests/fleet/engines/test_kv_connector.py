@@ -9,7 +9,7 @@ from phasewise.core.errors import ConfigError
 from phasewise.core.worker import Role
 from phasewise.fleet.config import FleetConfig, GatewayConfig, KvTransferConfig, Levers, Pool
 from phasewise.fleet.engines.command import ServedModel, engine_command, levers_of
-from phasewise.fleet.local.placement import Machine, Place
+from phasewise.fleet.local.placement import EnginePlace, Machine
 from phasewise.fleet.local.plan import plan_fleet
 from phasewise.fleet.local.port_check import wanted_ports
 from tests.fleet.builders import make_engine
@@ -21,7 +21,9 @@ OWN = ("--kv-transfer-config", '{"kv_connector":"NixlConnector","kv_role":"kv_bo
 
 
 def command(pool, device="cpu", lease_s=30):
-    place = Place("x-0", pool, 8100, (0,) if device == "cpu" else (), (), () if device == "cpu" else (3,))
+    place = EnginePlace(
+        "x-0", pool, 8100, (0,) if device == "cpu" else (), (), () if device == "cpu" else (3,)
+    )
     return engine_command(place, make_engine(device), MODEL, lease_s)
 
 

@@ -17,19 +17,21 @@ from phasewise.fleet.local import member as member_module
 from phasewise.fleet.local import process as proc_fs
 from phasewise.fleet.local.plan import MemberPlan, ProcessPlan
 from phasewise.fleet.local.run_files import read_state
-from phasewise.fleet.local.state import Pace, ProcessStage
+from phasewise.fleet.local.state import ProcessStage, SupervisorTimes
 from phasewise.fleet.local.stop import checked, stop_fleet, supervisor_lives, supervisor_stops_within_s
-from phasewise.fleet.local.supervisor import Assignment, Supervisor, supervise
+from phasewise.fleet.local.supervisor import Assignment, FleetSupervisor, supervise
 from tests.fleet.builders import make_plan
 
-QUICK = Pace(poll_s=0.02, health_every_s=0.1, silent_after_s=0.3, stop_grace_s=1.0, kill_grace_s=3.0)
+QUICK = SupervisorTimes(
+    poll_s=0.02, health_every_s=0.1, silent_after_s=0.3, stop_grace_s=1.0, kill_grace_s=3.0
+)
 
 
 @asynccontextmanager
 async def running(plan, pace=QUICK, publish=None, **options):
     """A supervisor in this process; the states it published, and itself."""
     states = []
-    supervisor = Supervisor(plan, publish or states.append, pace=pace, **options)
+    supervisor = FleetSupervisor(plan, publish or states.append, pace=pace, **options)
     task = asyncio.create_task(supervisor.run())
     try:
         yield supervisor, states, task
@@ -90,13 +92,6 @@ async def test_a_killed_engine_is_restarted_and_its_child_does_not_linger(tmp_pa
     assert notes[0] == "killed by SIGKILL; starts again in 1 s"
 
 
-async def test_the_gateway_is_restarted_too(tmp_path):
-    async with running(make_plan(tmp_path)) as (supervisor, _, _):
-        await wait_for(lambda: supervisor.state.all_ready)
-        os.kill(supervisor.state.gateway.process.pid, signal.SIGKILL)
-        await wait_for(lambda: supervisor.state.gateway.restarts == 1 and supervisor.state.all_ready)
-
-
 def with_traffic(plan):
     """The same fleet, beside which a process plays requests to the gateway."""
     process = ProcessPlan(
@@ -123,7 +118,7 @@ async def test_traffic_is_restarted_and_ends_before_the_gateway_drains(tmp_path)
 
 async def test_a_gateway_without_engines_waits_and_is_left_alone(tmp_path):
     plan = make_plan(tmp_path, gateway_options=("--health-status", "503"))
-    pace = Pace(poll_s=0.02, hopeless_after_s=0.2, silent_after_s=0.1)
+    pace = SupervisorTimes(poll_s=0.02, hopeless_after_s=0.2, silent_after_s=0.1)
     async with running(plan, pace) as (supervisor, _, _):
         await wait_for(lambda: supervisor.state.gateway.stage is ProcessStage.WAITING)
         await asyncio.sleep(0.5)
@@ -131,7 +126,7 @@ async def test_a_gateway_without_engines_waits_and_is_left_alone(tmp_path):
 
 
 async def test_an_engine_that_answers_no_more_is_called_silent_then_restarted(tmp_path):
-    pace = Pace(
+    pace = SupervisorTimes(
         poll_s=0.02, health_every_s=0.05, health_timeout_s=0.2, silent_after_s=0.3, hopeless_after_s=1.0
     )
     async with running(make_plan(tmp_path), pace) as (supervisor, states, _):
@@ -206,18 +201,6 @@ async def test_a_state_nobody_can_write_down_neither_ends_the_fleet_nor_its_stop
     assert capsys.readouterr().err.count("No space left on device") == 1
 
 
-async def test_a_state_is_written_once_there_is_disk_space_again(tmp_path):
-    written, failures = [], iter(range(3))
-
-    def publish(state):
-        if state.all_ready and next(failures, None) is not None:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        written.append(state)
-
-    async with running(make_plan(tmp_path), publish=publish):
-        await wait_for(lambda: written and written[-1].all_ready)
-
-
 async def test_a_gateway_that_cannot_start_ends_the_fleet(tmp_path):
     async with running(make_plan(tmp_path, gateway_options=("--bogus",))) as (_, _, task):
         with pytest.raises(FleetError, match="gateway ended once"):
@@ -234,7 +217,7 @@ async def test_what_ignores_the_wish_to_stop_is_killed_in_bounded_time(tmp_path)
 
 
 async def test_what_has_not_served_yet_is_not_waited_for(tmp_path):
-    pace = Pace(poll_s=0.02, stop_grace_s=60.0)
+    pace = SupervisorTimes(poll_s=0.02, stop_grace_s=60.0)
     async with running(make_plan(tmp_path, "--ignore-term", "--ready-after-s", "60"), pace) as (
         supervisor,
         _,
@@ -247,21 +230,9 @@ async def test_what_has_not_served_yet_is_not_waited_for(tmp_path):
         assert time.monotonic() - began_s < 3.0
 
 
-async def test_asked_twice_it_does_not_wait(tmp_path):
-    pace = Pace(poll_s=0.02, stop_grace_s=60.0)
-    async with running(make_plan(tmp_path, "--ignore-term"), pace) as (supervisor, _, task):
-        await wait_for(lambda: supervisor.state.all_ready)
-        began_s = time.monotonic()
-        supervisor.stop()
-        await asyncio.sleep(0.1)
-        supervisor.stop()
-        await task
-        assert time.monotonic() - began_s < 3.0
-
-
 async def test_engines_run_until_the_gateway_has_finished_its_streams(tmp_path):
     plan = make_plan(tmp_path, gateway_options=("--drain-s", "1.5"))
-    pace = Pace(poll_s=0.02, stop_grace_s=0.1)
+    pace = SupervisorTimes(poll_s=0.02, stop_grace_s=0.1)
     async with running(plan, pace) as (supervisor, states, task):
         await wait_for(lambda: supervisor.state.all_ready)
         supervisor.stop()
@@ -278,7 +249,7 @@ async def test_engines_run_until_the_gateway_has_finished_its_streams(tmp_path):
 
 async def test_a_gateway_that_does_not_end_is_not_waited_for_for_ever(tmp_path):
     plan = make_plan(tmp_path, gateway_options=("--drain-s", "600"), drain_s=0.3)
-    async with running(plan, Pace(poll_s=0.02, drain_grace_s=0.2)) as (supervisor, _, task):
+    async with running(plan, SupervisorTimes(poll_s=0.02, drain_grace_s=0.2)) as (supervisor, _, task):
         await wait_for(lambda: supervisor.state.all_ready)
         began_s = time.monotonic()
         supervisor.stop()
@@ -288,7 +259,7 @@ async def test_a_gateway_that_does_not_end_is_not_waited_for_for_ever(tmp_path):
 
 async def test_asked_twice_it_does_not_wait_for_streams(tmp_path):
     plan = make_plan(tmp_path, gateway_options=("--drain-s", "600"))
-    async with running(plan, Pace(poll_s=0.02)) as (supervisor, _, task):
+    async with running(plan, SupervisorTimes(poll_s=0.02)) as (supervisor, _, task):
         await wait_for(lambda: supervisor.state.all_ready)
         began_s = time.monotonic()
         supervisor.stop()
@@ -303,7 +274,7 @@ async def test_nobody_is_killed_before_the_gateway_gave_its_streams_their_time(t
         await wait_for(lambda: supervisor.state.all_ready)
         state = supervisor.state
     assert state.drain_s == 300.0
-    assert supervisor_stops_within_s(state) > Pace().longest_stop_s(300.0) > 300.0
+    assert supervisor_stops_within_s(state) > SupervisorTimes().longest_stop_s(300.0) > 300.0
 
 
 # --- a supervisor in a process of its own ------------------------------------------------------------------

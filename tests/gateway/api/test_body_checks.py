@@ -7,8 +7,8 @@ import pytest
 
 from phasewise.core.errors import RequestRejected
 from phasewise.core.request import Endpoint
-from phasewise.gateway.api.body_checks import MOST_ITEMS, MOST_PATTERN_CHARS
 from phasewise.gateway.api.fields import parse_body
+from phasewise.gateway.api.schemas import MOST_ITEMS, MOST_PATTERN_CHARS
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 

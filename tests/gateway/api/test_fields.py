@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from phasewise.core.errors import RejectionKind, RequestRejected
 from phasewise.core.request import Endpoint
 from phasewise.core.request_fields import FIELDS_ON
-from phasewise.gateway.api.body_checks import DEEPEST
-from phasewise.gateway.api.conversations import MEDIUM_AS_TEXT_BYTES
+from phasewise.gateway.api.body_checks import DEEPEST, MEDIUM_AS_TEXT_BYTES
 from phasewise.gateway.api.fields import (
     ALLOWED_FIELDS,
     ENGINE_CONTROLS,

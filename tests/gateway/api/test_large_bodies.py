@@ -16,11 +16,11 @@ from phasewise.core.errors import RejectionKind, RequestRejected
 from phasewise.core.request import Endpoint
 from phasewise.gateway.answer_cache.headers import USUAL
 from phasewise.gateway.answer_cache.lookup import CacheEntrance
-from phasewise.gateway.api import large_bodies
-from phasewise.gateway.api.body_reader import BodyReader, Read
+from phasewise.gateway.api import reading_process
+from phasewise.gateway.api.body_reader import Bodies, BodyReader, Read, ReadAside, read_aside
 from phasewise.gateway.api.fields import parse_body, prompt_text
-from phasewise.gateway.api.large_bodies import Bodies, ReadAside, ReadingProcess
 from phasewise.gateway.api.prompt_prefix import PrefixHashing
+from phasewise.gateway.api.reading_process import ReadingProcess
 from phasewise.gateway.api.reading_times import MOST_HERE_S, START_NS, ReadingTimes, TakesLong, Weight
 from tests.gateway.harness import chat_body, eventually
 
@@ -39,7 +39,7 @@ def later(seconds=60.0):
 @pytest.fixture(scope="module")
 def process():
     """It takes a second to start, so tests share it."""
-    process = ReadingProcess()
+    process = ReadingProcess(read_aside)
     yield process
     process.close()
 
@@ -80,7 +80,7 @@ async def test_a_rejection_says_what_it_would_say_here(large):
 async def test_a_process_that_was_killed_is_started_again_at_once_for_a_body_and_soon_without(
     large, monkeypatch
 ):
-    monkeypatch.setattr(large_bodies, "AGAIN_AFTER_S", 0.05)
+    monkeypatch.setattr(reading_process, "AGAIN_AFTER_S", 0.05)
     await large.read(Endpoint.CHAT, LONG, USUAL, "a", None, later())
     first = large.helper.pid
     os.kill(first, signal.SIGKILL)

@@ -8,7 +8,7 @@ from random import Random
 
 from phasewise.clients.http_client import HttpClient
 from phasewise.clients.kv_trial import ask, trial_prompt
-from phasewise.core.engine_metrics import KvCounters
+from phasewise.core.engine_metrics import KvCounters, MetricsPage
 from phasewise.core.kv_transfer import ASKS_TO_KEEP_KV, pair_ref
 from phasewise.core.worker import Role
 from phasewise.fake_engine.engine import FakeEngine, FakeEngineConfig
@@ -167,10 +167,10 @@ async def test_an_old_count_of_late_reads_is_nobodys_fault(monkeypatch):
     world = make_split_world()
     counts = iter([7.0, 7.0, 8.0])
 
-    async def counters(_client):
-        return KvCounters(read_after_release=next(counts))
+    async def page(_client):
+        return MetricsPage(None, KvCounters(read_after_release=next(counts)), {})
 
-    monkeypatch.setattr(kv_transfer_audit, "fetch_kv_counters", counters)
+    monkeypatch.setattr(kv_transfer_audit, "fetch_page", page)
     worker = world.cluster.state("p0").worker
     audit = KvTransferAudit(world, {"p0": None}, KvTransferProofs(), KvBalance())
     await audit._look_at_prefill(worker)

@@ -18,7 +18,7 @@ from phasewise.core.kv_transfer import KvTransferState
 from phasewise.core.latency import meets
 from phasewise.core.slo import DEFAULT_SLO, Slo
 from phasewise.core.timeline import TTFT_PARTS, AttemptKind, Outcome, Part, Placement
-from phasewise.core.trace_span import TraceLoss
+from phasewise.core.trace_context import TraceLoss
 from phasewise.core.worker import WorkerRef
 from phasewise.gateway.records.metric_families import METRICS, NO_LABEL, REASONS
 from phasewise.gateway.records.metrics import OwnState, PrometheusMetrics

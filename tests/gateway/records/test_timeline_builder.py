@@ -6,17 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from phasewise.clients.engine_report import EngineReport
 from phasewise.core.caching import CacheNote, CacheResult
 from phasewise.core.decision import Decision, Option, Terms
 from phasewise.core.errors import FailureKind
 from phasewise.core.latency import e2e_s, ttft_breakdown
-from phasewise.core.timeline import AttemptKind, Outcome, Part
+from phasewise.core.timeline import NO_ACCOUNT, AttemptKind, EngineAccount, Outcome, Part
 from phasewise.core.worker import WorkerRef
 from phasewise.gateway.answer_cache.lookup import CacheLookup
 from phasewise.gateway.records.timeline_builder import TimelineBuilder, attempt_outcome
 from phasewise.gateway.upstream.response import Answer, read_plain_answer
-from tests.builders import EPOCH_S, make_request, make_span, make_worker
+from tests.builders import EPOCH_S, make_request, make_worker
 
 W0, W1 = WorkerRef("w0", "1"), WorkerRef("w1", "1")
 
@@ -25,11 +24,11 @@ def make_builder(**fields):
     return TimelineBuilder(make_request(arrived_s=100.0, **fields), EPOCH_S)
 
 
-def make_answer(times_s, spans=()):
+def make_answer(times_s, **phases_s):
     answer = Answer()
     answer.content_times_s.extend(times_s)
     answer.engine_request_id = "chatcmpl-r1"
-    answer.report = EngineReport(10, 4, len(times_s), tuple(spans))
+    answer.account = EngineAccount(10, 4, len(times_s), **phases_s)
     return answer
 
 
@@ -55,8 +54,7 @@ def test_times_become_offsets_from_the_head_of_the_request():
 
 def test_gateway_wait_runs_until_the_request_was_written():
     builder = make_builder()
-    spans = [make_span(Part.ENGINE_QUEUE, 0.1), make_span(Part.PREFILL, 0.3)]
-    served(builder, W0, 100.02, make_answer([100.5], spans))
+    served(builder, W0, 100.02, make_answer([100.5], queue_s=0.1, prefill_s=0.3))
     breakdown = ttft_breakdown(builder.build(Outcome.SUCCEEDED, 101.0))
     assert breakdown.seconds(Part.GATEWAY_WAIT) == pytest.approx(0.03)
     assert breakdown.unexplained_s == pytest.approx(0.5 - 0.03 - 0.4)
@@ -69,7 +67,7 @@ def test_an_answer_taken_up_elsewhere_was_begun_by_the_attempt_before():
     builder.note_answer(make_answer([100.5, 100.6]))
     builder.end_attempt(Outcome.FAILED, 100.7)
     builder.begin_attempt(W1, 100.8, AttemptKind.RESUMED)
-    builder.note_answer(make_answer([100.5, 100.6, 101.0], [make_span(Part.PREFILL, 0.1)]))
+    builder.note_answer(make_answer([100.5, 100.6, 101.0], prefill_s=0.1))
     builder.end_attempt(Outcome.SUCCEEDED, 101.1)
     timeline = builder.build(Outcome.SUCCEEDED, 101.1)
     assert [attempt.kind for attempt in timeline.attempts] == [AttemptKind.LOCAL, AttemptKind.RESUMED]
@@ -136,7 +134,7 @@ def test_a_plain_reply_has_no_time_to_first_token_but_an_end():
 )
 def test_a_strange_plain_reply_leaves_everything_unknown(body):
     answer = read_plain_answer(body)
-    assert (answer.finish_reason, answer.engine_request_id, answer.report) == (None, None, EngineReport())
+    assert (answer.finish_reason, answer.engine_request_id, answer.account) == (None, None, NO_ACCOUNT)
 
 
 def test_only_a_deadline_is_a_timeout():
@@ -186,19 +184,11 @@ def test_a_plain_reply_is_distinguished_from_a_stream(streamed):
 # --- two workers for one request --------------------------------------------------------------------------
 
 
-PREFILL_SPANS = [make_span(Part.ENGINE_QUEUE, 0.1), make_span(Part.PREFILL, 0.3), make_span(Part.DECODE, 0.0)]
-DECODE_SPANS = [
-    make_span(Part.ENGINE_QUEUE, 0.05),
-    make_span(Part.PREFILL, 0.02),
-    make_span(Part.DECODE, 0.4),
-]
-
-
 def prefilled(builder, at_s, outcome=Outcome.SUCCEEDED):
     """The prefill side of an attempt, which takes half a second."""
     builder.begin_attempt(W0, at_s, AttemptKind.PREFILL_SIDE)
     builder.note_sent(at_s + 0.01)
-    builder.note_answer(make_answer([], PREFILL_SPANS))
+    builder.note_answer(make_answer([], queue_s=0.1, prefill_s=0.3, decode_s=0.0))
     builder.end_attempt(outcome, at_s + 0.5)
 
 
@@ -206,8 +196,8 @@ def decoded(builder, at_s, outcome=Outcome.SUCCEEDED):
     """The decode side, whose engine takes none of the prompt for cached; 0.1 s to the first content."""
     builder.begin_attempt(W1, at_s, AttemptKind.DECODE_SIDE)
     builder.note_sent(at_s + 0.01)
-    answer = make_answer([at_s + 0.1, at_s + 0.2], DECODE_SPANS)
-    answer.report = replace(answer.report, cached_tokens=0)
+    answer = make_answer([at_s + 0.1, at_s + 0.2], queue_s=0.05, prefill_s=0.02, decode_s=0.4)
+    answer.account = replace(answer.account, cached_tokens=0)
     builder.note_answer(answer)
     builder.end_attempt(outcome, at_s + 0.5)
 
@@ -233,7 +223,7 @@ def test_a_pair_that_failed_is_an_earlier_attempt():
     builder = make_builder()
     prefilled(builder, 100.0)
     decoded(builder, 100.5, Outcome.FAILED)
-    served(builder, W1, 101.0, make_answer([101.4], [make_span(Part.PREFILL, 0.3)]))
+    served(builder, W1, 101.0, make_answer([101.4], prefill_s=0.3))
     timeline = builder.build(Outcome.SUCCEEDED, 102.0)
     found = ttft_breakdown(timeline)
     assert found.seconds(Part.EARLIER_ATTEMPTS) == pytest.approx(1.0)
@@ -341,7 +331,7 @@ def test_an_answer_that_was_joined_and_taken_up_began_before_its_first_attempt()
     builder.note_answer(make_answer([100.05]))
     builder.begin_attempt(W1, 100.8, AttemptKind.RESUMED)
     builder.note_sent(100.85)
-    builder.note_answer(make_answer([100.05, 101.0], [make_span(Part.PREFILL, 0.1)]))
+    builder.note_answer(make_answer([100.05, 101.0], prefill_s=0.1))
     builder.end_attempt(Outcome.SUCCEEDED, 101.1)
     timeline = builder.build(Outcome.SUCCEEDED, 101.1)
     breakdown = ttft_breakdown(timeline)

@@ -7,8 +7,8 @@ from hypothesis import given
 
 from phasewise.core.latency import ttft_breakdown
 from phasewise.core.timeline import TTFT_PARTS, AttemptKind, Outcome, Part, Source
-from phasewise.core.trace_span import SpanKind
-from phasewise.gateway.records.trace_spans import spans_of
+from phasewise.core.trace_context import SpanKind
+from phasewise.gateway.records.traces import spans_of
 from tests.builders import make_attempt, make_span, make_timeline
 from tests.strategies import timelines
 

@@ -6,8 +6,7 @@ import pytest
 
 from phasewise.core.slo import Slo
 from phasewise.core.timeline import Outcome
-from phasewise.core.trace_context import TraceContext
-from phasewise.core.trace_span import TraceLoss
+from phasewise.core.trace_context import TraceContext, TraceLoss
 from phasewise.gateway.records.traces import TraceSink
 from tests.builders import EPOCH_S, make_timeline
 

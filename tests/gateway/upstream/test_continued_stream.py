@@ -85,15 +85,15 @@ def test_usage_counts_what_was_written_before_as_answer():
     usage = events_of(out)[-2]["usage"]
     assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (20, 8, 28)
     assert usage["prompt_tokens_details"]["cached_tokens"] == 20
-    report = relay.answer.report
-    assert (report.prompt_tokens, report.cached_tokens, report.output_tokens) == (20, 20, 8)
-    assert [span.part for span in report.spans] == [Part.ENGINE_QUEUE, Part.PREFILL]
+    account = relay.answer.account
+    assert (account.prompt_tokens, account.cached_tokens, account.output_tokens) == (20, 20, 8)
+    assert [span.part for span in account.spans] == [Part.ENGINE_QUEUE, Part.PREFILL]
 
 
 def test_usage_nobody_asked_for_is_noted_and_kept_back():
     relay, out = continued([content("a", "stop"), USAGE, DONE], hide_usage=True)
     assert b"usage" not in out
-    assert relay.answer.report.output_tokens == 8
+    assert relay.answer.account.output_tokens == 8
 
 
 @given(st.lists(st.integers(1, 4), max_size=8))

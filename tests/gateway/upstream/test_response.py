@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import orjson
 import pytest
 
-from phasewise.clients.engine_report import EngineReport
-from phasewise.core.kv_transfer import NO_ACCOUNT
-from phasewise.core.timeline import Part
+from phasewise.core.timeline import NO_ACCOUNT, EngineAccount
 from phasewise.gateway.upstream.response import LATEST_GAPS, Answer, account_of, read_plain_answer
-from tests.builders import make_span
 
 
-def make_answer(times_s=(), report=None):
+def make_answer(times_s=(), account=NO_ACCOUNT):
     answer = Answer()
     answer.content_times_s.extend(times_s)
-    answer.report = report or EngineReport()
+    answer.account = account
     return answer
 
 
 def test_an_account_holds_what_the_engine_counted_and_timed():
-    spans = (make_span(Part.ENGINE_QUEUE, 0.1), make_span(Part.PREFILL, 0.4), make_span(Part.DECODE, 2.0))
-    found = account_of(make_answer([1.0, 1.1, 1.2], EngineReport(100, 64, 3, spans)))
-    assert (found.prompt_tokens, found.cached_tokens, found.output_tokens) == (100, 64, 3)
-    assert (found.queue_s, found.prefill_s) == (0.1, 0.4)
-    assert found.gap_s == pytest.approx(0.1)
+    reported = EngineAccount(100, 64, 3, queue_s=0.1, prefill_s=0.4, decode_s=2.0)
+    found = account_of(make_answer([1.0, 1.1, 1.2], reported))
+    assert found == replace(reported, gap_s=pytest.approx(0.1))
 
 
 def test_a_stall_does_not_move_the_gap():
@@ -38,7 +35,9 @@ def test_the_gap_is_that_of_the_streams_end():
 
 
 def test_tokens_that_share_a_chunk_share_its_gap():
-    assert account_of(make_answer([1.0, 1.2, 1.4], EngineReport(output_tokens=6))).gap_s == pytest.approx(0.1)
+    assert account_of(make_answer([1.0, 1.2, 1.4], EngineAccount(output_tokens=6))).gap_s == pytest.approx(
+        0.1
+    )
 
 
 @pytest.mark.parametrize("times", [[], [1.0]])

@@ -120,24 +120,6 @@ async def test_a_completion_goes_on_too_however_its_prompt_was_given(pair, promp
     assert {it["id"] for it in events[:-1]} == {f"cmpl-{request_id_of(reply)}"}
 
 
-async def test_continuous_usage_goes_on_counting(pair):
-    options = {"include_usage": True, "continuous_usage_stats": True}
-    pair[0].inject("cut", after_tokens=3, times=1)
-    async with running_gateway(pair) as gateway:
-        reply = await gateway.chat(stream=True, max_tokens=8, ignore_eos=True, stream_options=options)
-    counts = [it["usage"]["completion_tokens"] for it in events_of(reply.body)[:-1]]
-    assert counts == [*range(9), 8]
-
-
-async def test_least_tokens_are_counted_across_the_seam(pair):
-    body = chat_body("end when you like", stream=True, max_tokens=60, min_tokens=50)
-    expected = await undisturbed(pair[1], **body)
-    pair[0].inject("cut", after_tokens=20, times=1)
-    async with running_gateway(pair) as gateway:
-        events = events_of((await gateway.fetch("POST", "/v1/chat/completions", body)).body)
-    assert text_of(events) == text_of(expected)
-
-
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(after=st.integers(1, 39), text=st.text(min_size=1, max_size=40), tokens=st.integers(40, 60))
 async def test_no_seam_anywhere_shows(after, text, tokens):

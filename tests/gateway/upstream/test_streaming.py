@@ -69,9 +69,9 @@ def test_however_the_bytes_are_cut_the_client_gets_the_same_stream(texts, cuts, 
     assert list(relay.answer.content_times_s) == sorted(relay.answer.content_times_s)
     assert relay.answer.finish_reason == "stop"
     assert relay.answer.engine_request_id == "chatcmpl-r1"
-    report = relay.answer.report
-    assert (report.prompt_tokens, report.cached_tokens, report.output_tokens) == (9, 4, 3)
-    assert [span.part for span in report.spans] == [Part.ENGINE_QUEUE, Part.PREFILL, Part.DECODE]
+    account = relay.answer.account
+    assert (account.prompt_tokens, account.cached_tokens, account.output_tokens) == (9, 4, 3)
+    assert [span.part for span in account.spans] == [Part.ENGINE_QUEUE, Part.PREFILL, Part.DECODE]
 
 
 @given(cuts=st.lists(st.integers(0, 10_000), max_size=20))
@@ -132,7 +132,7 @@ def test_usage_inside_ordinary_chunks_stays_in_the_stream():
     with_usage = content("b", usage={"prompt_tokens": 1, "completion_tokens": 2})
     relay, out = relayed([content("a"), with_usage])
     assert out[1] == with_usage
-    assert relay.answer.report.output_tokens == 2
+    assert relay.answer.account.output_tokens == 2
 
 
 @given(

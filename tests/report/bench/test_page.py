@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from phasewise.benchmark.engine_watch import EngineRecord
+from phasewise.benchmark.results import build_report
+from phasewise.benchmark.run import BenchRun, GeneratorHealth
+from phasewise.benchmark.target import Target
+from phasewise.benchmark.workload.arrivals import ClosedLoop, OpenLoop
+from phasewise.benchmark.workload.plan import Plan, PlannedRequest
 from phasewise.core import latency
 from phasewise.core.slo import Slo
 from phasewise.core.timeline import Outcome, Part, Source
 from phasewise.core.units import bound, duration, durations, share
-from phasewise.loadgen.engine_watch import EngineRecord
-from phasewise.loadgen.results import build_report
-from phasewise.loadgen.run import BenchRun, GeneratorHealth
-from phasewise.loadgen.target import Target
-from phasewise.loadgen.workload.arrivals import ClosedLoop, OpenLoop
-from phasewise.loadgen.workload.plan import Plan, PlannedRequest
 from phasewise.report.bench.concurrency import gaps_by_concurrency
 from phasewise.report.bench.page import DETAILED, Measured, render_page
 from phasewise.report.bench.phases import PHASES, UNEXPLAINED, stretches
@@ -35,9 +35,9 @@ from phasewise.report.bench.sweep_charts import goodput_by_load, short_labels, t
 from phasewise.report.charts import (
     Axis,
     Chart,
+    ChartSeries,
+    Mark,
     Panel,
-    Series,
-    Shape,
     axis,
     even_sample,
     fitting_axis,
@@ -412,10 +412,10 @@ def test_rows_count_from_the_top():
 
 def test_a_drawing_has_a_mark_at_every_point_in_its_place():
     series = (
-        Series("line", "--accent", Shape.LINE, ((0, 0), (5, 10), (10, 0)), "{y} at {x}"),
-        Series("dots", "--prefill", Shape.DOTS, ((10, 10),), texts=(HOSTILE,)),
-        Series("boxes", "--shade", Shape.BOXES, ((0, 0, 5, 10),)),
-        Series("segments", "--bad", Shape.SEGMENTS, ((0, 5, 10, 5),), dashed=True),
+        ChartSeries("line", "--accent", Mark.LINE, ((0, 0), (5, 10), (10, 0)), "{y} at {x}"),
+        ChartSeries("dots", "--prefill", Mark.DOTS, ((10, 10),), texts=(HOSTILE,)),
+        ChartSeries("boxes", "--shade", Mark.BOXES, ((0, 0, 5, 10),)),
+        ChartSeries("segments", "--bad", Mark.SEGMENTS, ((0, 5, 10, 5),), dashed=True),
     )
     ten = Axis("ten", 0, 10, ((0, "0"), (10, "10")))
     svg = drawn(Chart("why?", "so", ten, (Panel(ten, series),)))

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from phasewise.loadgen.workload.arrivals import ClosedLoop, OpenLoop, Replay, Spacing
-from phasewise.loadgen.workload.drafts import Conversations
-from phasewise.loadgen.workload.lengths import Lengths
-from phasewise.loadgen.workload.plan import PlanSpec, fitted
-from phasewise.loadgen.workload.presets import PRESETS, PresetName
-from phasewise.loadgen.workload.texts import Written
-from phasewise.loadgen.workload.traces import Trace
+from phasewise.benchmark.workload.arrivals import ClosedLoop, OpenLoop, Replay, Spacing
+from phasewise.benchmark.workload.drafts import Conversations
+from phasewise.benchmark.workload.lengths import Lengths
+from phasewise.benchmark.workload.plan import PlanSpec, fitted
+from phasewise.benchmark.workload.presets import PRESETS, PresetName
+from phasewise.benchmark.workload.texts import Written
+from phasewise.benchmark.workload.traces import Trace
 from phasewise.report.bench.wording import load_in_words, workload_in_words
 
 

@@ -11,21 +11,18 @@ from phasewise.core.slo import Slo
 from phasewise.core.statistics import Interval
 from phasewise.core.timeline import Part, Source
 from phasewise.diagnosis.advice.fix import Advice, Effect, Figure, Fix, PredictedChange
-from phasewise.diagnosis.analysis.engine_load import EngineLoad, EngineSurroundings
-from phasewise.diagnosis.analysis.window_summary import (
-    StartSummary,
-    StreamSummary,
-    TokenLedger,
-    WindowSummary,
-    WorkloadShape,
-)
+from phasewise.diagnosis.analysis.engine_load import EngineLoad, EngineSurroundings, SeenBy
+from phasewise.diagnosis.analysis.streams import StreamSummary
+from phasewise.diagnosis.analysis.token_ledger import TokenLedger
+from phasewise.diagnosis.analysis.ttft import StartSummary
+from phasewise.diagnosis.analysis.window_summary import WindowSummary, WorkloadShape
 from phasewise.diagnosis.analysis.workload_profile import WorkloadProfile, distribution
 from phasewise.diagnosis.finding import Cause, Confidence, Fact, FactSource, Finding, Phase
 from phasewise.diagnosis.verdict import Ruling, Verdict
 from phasewise.report.diagnosis import words
-from phasewise.report.diagnosis.engine_lines import NAMED, engines_in_words
 from phasewise.report.diagnosis.ledger_rows import share_in_words, start_rows, stream_rows, worth_a_row
 from phasewise.report.diagnosis.screen import show
+from phasewise.report.diagnosis.surroundings import NAMED, engines_in_words
 from phasewise.report.diagnosis.words import interval_in_words, prediction_in_words
 
 SLO = Slo(ttft_s=1.0, tpot_s=0.1)
@@ -101,7 +98,7 @@ def make_profile(**fields):
 def make_summary(**fields):
     defaults = {
         "window_s": 20.0,
-        "seen_by": "the gateway",
+        "seen_by": SeenBy.GATEWAY,
         "start": make_start(),
         "stream": make_stream(),
         "workload": WorkloadShape(40, 2.0, 300.0, 3000.0, 32.0, 64.0, 0.1, 0.4, running_mean=3.5),

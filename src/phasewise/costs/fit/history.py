@@ -155,19 +155,16 @@ def _share_out_prompts(counted: Sequence[TimedStep], tallies: list[_StepTally]) 
             if prompt.last_step == index:
                 tally.prefill(prompt, prompt.prompt_tokens - prompt.computed_tokens)
         underway = [prompt for prompt in underway if prompt.last_step > index]
-        left_tokens = (item.step.prompt_tokens or 0) - tally.prompt_tokens
+        recorded = item.step.prompt_tokens or 0, item.step.prompt_requests or 0
+        left_tokens = recorded[0] - tally.prompt_tokens
         if left_tokens > 0 and underway:
             tally.prefill(min(underway, key=lambda prompt: prompt.first_step), left_tokens)
         together.append(tally)
-        add_up &= (tally.prompt_tokens, tally.prompt_requests) == _prompts(item.step)
+        add_up &= (tally.prompt_tokens, tally.prompt_requests) == recorded
         if not underway:
             for each in together:
                 each.prompts_add_up = add_up
             together, add_up = [], True
-
-
-def _prompts(step: EngineStep) -> tuple[int, int]:
-    return step.prompt_tokens or 0, step.prompt_requests or 0
 
 
 def _observation(item: TimedStep, tally: _StepTally) -> Observation | None:

@@ -21,7 +21,6 @@ _HINT = "write it again: phasewise engine calibrate URL --save FILE"
 
 
 def fit_record(fit: StepFit) -> dict[str, Any]:
-    """The whole fit as JSON types."""
     return {
         "record": FIT_RECORD,
         "v": FIT_RECORD_VERSION,
@@ -59,7 +58,10 @@ def fit_from_record(record: object) -> StepFit:
             seen=frozenset(map(_regime, record["regimes"])),
             observations=int(record["observations"]),
             weights_read_s=None if record["weights_read_s"] is None else _seconds(record["weights_read_s"]),
-            draws=tuple(_draw(it) for it in record.get("draws", ())),
+            draws=tuple(
+                FittedCost(_cost(draw["step"]), _seconds(draw["front_end_s"]))
+                for draw in record.get("draws", ())
+            ),
         )
     except KeyError as error:
         raise ConfigError(f"the step costs lack {error}", hint=_HINT) from error
@@ -71,10 +73,6 @@ def _cost(record: Mapping[str, Any]) -> StepCost:
     knee_tokens = int(record["knee_tokens"])
     parts = {name: _seconds(value) for name, value in record.items() if name != "knee_tokens"}
     return StepCost(knee_tokens=knee_tokens, **parts)
-
-
-def _draw(record: Mapping[str, Any]) -> FittedCost:
-    return FittedCost(_cost(record["step"]), _seconds(record["front_end_s"]))
 
 
 def _interval(record: Mapping[str, Any]) -> Interval:

@@ -88,9 +88,9 @@ class FittedCost:
     def times(self, factor: float) -> FittedCost:
         """Everything takes so many times as long."""
         parts = {
-            it.name: getattr(self.step, it.name) * factor
-            for it in fields(StepCost)
-            if it.name != "knee_tokens"
+            field.name: getattr(self.step, field.name) * factor
+            for field in fields(StepCost)
+            if field.name != "knee_tokens"
         }
         return FittedCost(replace(self.step, **parts), self.front_end_s * factor)
 
@@ -113,7 +113,6 @@ class Readings:
 
     @classmethod
     def of(cls, observations: Sequence[Observation]) -> Self:
-        """The rows of these observations."""
         regimes = [regime_of(observation.typical) for observation in observations]
         readings = Counter(regimes)
         most_steps = max(len(observation.works) for observation in observations)

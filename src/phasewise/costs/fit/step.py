@@ -36,12 +36,10 @@ class StepWork:
 
     @property
     def tokens(self) -> int:
-        """All tokens the step computes."""
         return self.prompt_tokens + self.decode_tokens
 
     @property
     def kind(self) -> StepKind:
-        """Which phases it serves."""
         if not self.prompt_tokens:
             return StepKind.DECODE
         return StepKind.MIXED if self.decode_tokens else StepKind.PREFILL
@@ -102,7 +100,6 @@ class StepCost:
     per_token_s: float = 0.0
 
     def __call__(self, work: StepWork) -> float:
-        """Seconds of a step."""
         beyond_knee = max(0, work.prompt_tokens + work.decode_tokens - self.knee_tokens)
         return (
             self.floor_s
@@ -126,7 +123,7 @@ class StepCost:
         }
 
     def parts_s(self, work: StepWork) -> dict[CostPart, float]:
-        """The same seconds, by part."""
+        """The seconds of a step by part, which add up to the whole."""
         units = {
             CostPart.FLOOR: 1,
             CostPart.TOKENS: work.tokens,

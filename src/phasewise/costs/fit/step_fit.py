@@ -31,10 +31,9 @@ MAGNITUDES_APART = 2
 FOLDS = 6
 DRAWS = 60
 MOMENT_S = 2.0
-"""A machine that others share is faster or slower for seconds at a time; over longer ones it would seem more
-even than it is from one run to the next."""
+"""A shared machine is faster or slower for seconds at a time: longer moments would hide that."""
 FEWEST_IN_MOMENT = 4
-"""Observations: the median of fewer says more about a single step than about the machine."""
+"""The median of fewer observations says more about a single step than about the machine."""
 DRAWN_KNEES = KNEES_TOKENS[::2]
 """Resampled fits try every second knee, to finish in seconds."""
 
@@ -71,11 +70,9 @@ class StepFit:
 
     @property
     def cost(self) -> StepCost:
-        """The cost itself."""
         return self.fitted.step
 
     def is_of(self, engine: str) -> bool:
-        """Whether these costs apply to this engine."""
         return self.engines is None or engine in self.engines
 
     @property
@@ -208,8 +205,10 @@ def _at_some_moment(
 ) -> tuple[FittedCost, ...]:
     """Each fit at another moment's pace: the median over what was observed within `MOMENT_S`."""
     moments: dict[int, list[float]] = {}
-    for it in observations:
-        moments.setdefault(int(it.at_s // MOMENT_S), []).append(it.seconds / fitted.seconds(it))
+    for observation in observations:
+        moments.setdefault(int(observation.at_s // MOMENT_S), []).append(
+            observation.seconds / fitted.seconds(observation)
+        )
     paces = [median(own) for own in moments.values() if len(own) >= FEWEST_IN_MOMENT] or [1.0]
     return tuple(
         each.times(paces[number])

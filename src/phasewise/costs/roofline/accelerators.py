@@ -149,7 +149,6 @@ class Assumptions:
 
 
 ASSUMED = Assumptions()
-"""The default assumptions."""
 
 _SHARES = frozenset({"compute", "bandwidth", "link", "memory"})
 

@@ -41,7 +41,6 @@ class Attention:
 
     @property
     def kind(self) -> AttentionKind:
-        """The family of this layer."""
         if self.latent is not None:
             return AttentionKind.LATENT
         if self.kv_heads == self.heads:
@@ -173,7 +172,6 @@ class LayerGroup:
 class Architecture:
     """A whole model; `notes` say which parts of its configuration are not counted."""
 
-    model_type: str
     hidden_size: int
     vocab_size: int
     tied_embeddings: bool
@@ -185,7 +183,6 @@ class Architecture:
 
     @property
     def layers(self) -> int:
-        """How many layers there are."""
         return sum(group.layers for group in self.groups)
 
     @property
@@ -268,5 +265,4 @@ class Architecture:
 
     @property
     def has_experts(self) -> bool:
-        """Whether tokens are routed."""
         return any(group.feed_forward.experts for group in self.groups)

@@ -6,7 +6,7 @@ overlap.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 
 from phasewise.costs.roofline.step_demand import StepDemand
@@ -54,7 +54,6 @@ class StepTime:
 
     @property
     def total_s(self) -> float:
-        """The whole step."""
         return self.linear_s + self.attention_s + self.network_s + self.overhead_s
 
     @property
@@ -91,33 +90,12 @@ class TotalTime:
 
     @property
     def total_s(self) -> float:
-        """All of it."""
         return sum(step.total_s for step in self.steps)
 
     @property
-    def compute_s(self) -> float:
-        """Arithmetic with weights."""
-        return sum(step.compute_s for step in self.steps)
-
-    @property
-    def weight_read_s(self) -> float:
-        """Reading the weights."""
-        return sum(step.weight_read_s for step in self.steps)
-
-    @property
-    def attention_compute_s(self) -> float:
-        """Arithmetic of attention."""
-        return sum(step.attention_compute_s for step in self.steps)
-
-    @property
-    def kv_s(self) -> float:
-        """Reading and writing the KV cache."""
-        return sum(step.kv_s for step in self.steps)
-
-    @property
-    def network_s(self) -> float:
-        """All-reduces."""
-        return sum(step.network_s for step in self.steps)
+    def sums(self) -> StepTime:
+        """Each part over all steps; of its derived figures none holds, because sides overlap step by step."""
+        return StepTime(*(sum(getattr(step, part.name) for step in self.steps) for part in fields(StepTime)))
 
     @property
     def parts(self) -> tuple[tuple[tuple[Roof, ...], float], ...]:
@@ -133,18 +111,19 @@ class TotalTime:
                 tuple(roof for roof in (Roof.ATTENTION, Roof.KV_READS) if roof in attention),
                 sum(step.attention_s for step in self.steps),
             ),
-            ((Roof.NETWORK,), self.network_s),
-            ((Roof.OVERHEAD,), sum(step.overhead_s for step in self.steps)),
+            ((Roof.NETWORK,), self.sums.network_s),
+            ((Roof.OVERHEAD,), self.sums.overhead_s),
         )
 
     @property
     def bound(self) -> Roof:
         """What takes the longest; of a part's two sides, the one that is longer over all steps."""
+        sums = self.sums
         sides = {
-            Roof.COMPUTE: self.compute_s,
-            Roof.WEIGHT_READS: self.weight_read_s,
-            Roof.ATTENTION: self.attention_compute_s,
-            Roof.KV_READS: self.kv_s,
+            Roof.COMPUTE: sums.compute_s,
+            Roof.WEIGHT_READS: sums.weight_read_s,
+            Roof.ATTENTION: sums.attention_compute_s,
+            Roof.KV_READS: sums.kv_s,
         }
         roofs, _ = max(self.parts, key=lambda part: part[1])
         return max(roofs, key=lambda roof: sides.get(roof, 0.0))

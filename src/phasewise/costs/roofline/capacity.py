@@ -123,7 +123,6 @@ def _slots_words(slots: int, fitting: int) -> str:
 
 
 def replicas_for(rate: float, point: OperatingPoint) -> int:
-    """Replicas that carry this many requests per second."""
     return max(1, ceil(rate / point.requests_per_s))
 
 

@@ -108,7 +108,6 @@ class Deployment:
         return max(0, int(self.kv_capacity_bytes // self.kv_bytes(context_tokens)))
 
     def demand(self, *chunks: PrefillChunk) -> StepDemand:
-        """The work of a step with these chunks."""
         return demand_of(self.architecture, self.kv_element_bytes, chunks)
 
     def network_s(self, tokens: int) -> float:
@@ -125,14 +124,12 @@ class Deployment:
         )
 
     def step(self, *chunks: PrefillChunk) -> StepTime:
-        """The time of a step, by part."""
         demand = self.demand(*chunks)
         return step_time(
             demand, self.rates, self.network_s(demand.tokens), self.assumptions.overhead_ms * 1e-3
         )
 
     def step_seconds(self, *chunks: PrefillChunk) -> float:
-        """The time of a step."""
         return self.step(*chunks).total_s
 
     def prefill_chunks(self, prompt_tokens: int, cached_tokens: int = 0) -> tuple[PrefillChunk, ...]:
@@ -169,7 +166,7 @@ class Deployment:
         )
 
     def compute_bound_batch_with_kv(self, context_tokens: int) -> int | None:
-        """The same with KV reads included; None where they grow as fast as the arithmetic."""
+        """From which batch on compute bounds a step, KV reads included; None where these grow as fast."""
 
         def compute_leads(batch: int) -> bool:
             step = self.step(decodes(batch, context_tokens))

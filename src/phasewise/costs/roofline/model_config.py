@@ -82,7 +82,6 @@ def _window_of_kind(text: Mapping[str, Any], kind: str) -> int | None:
 
 
 def feed_forwards_of(text: Mapping[str, Any], layers: int) -> tuple[FeedForward, ...]:
-    """Each layer's feed-forward."""
     hidden_size = count_of(text, "hidden_size")
     matrices = 2 if text.get("model_type") in _TWO_MATRICES else 3
     experts = _experts_of(text)
@@ -209,7 +208,6 @@ def architecture_of(config: Mapping[str, Any], weights: Precision | None = None)
     groups = _groups_of(text)
     _reject_experts_that_were_not_read(text, groups)
     return Architecture(
-        model_type=model_type,
         hidden_size=count_of(text, "hidden_size"),
         vocab_size=count_of(text, "vocab_size"),
         tied_embeddings=bool(text.get("tie_word_embeddings", model_type in _TIED_UNLESS_SAID)),

@@ -41,12 +41,10 @@ class StepDemand:
 
     @property
     def flops(self) -> float:
-        """All arithmetic."""
         return self.block_flops + self.head_flops + self.attention_flops
 
     @property
     def memory_bytes(self) -> float:
-        """All memory traffic."""
         return self.weight_bytes + self.kv_read_bytes + self.kv_written_bytes
 
     @property
@@ -63,7 +61,6 @@ def decodes(batch: int, context_tokens: int) -> PrefillChunk:
 def demand_of(
     architecture: Architecture, kv_element_bytes: float, chunks: Iterable[PrefillChunk]
 ) -> StepDemand:
-    """The work of a step with these chunks."""
     step = tuple(chunks)
     tokens = sum(chunk.requests * chunk.new_tokens for chunk in step)
     sampled = sum(chunk.requests * chunk.sampled_tokens for chunk in step)

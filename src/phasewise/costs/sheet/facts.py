@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from phasewise.core.slo import Slo
-from phasewise.core.units import duration, significant, size
+from phasewise.core.units import dollars, duration, significant, size
 from phasewise.costs.roofline.capacity import UniformTraffic
 from phasewise.costs.roofline.deployment import Deployment
 
@@ -105,14 +105,12 @@ class Sheet:
     sections: tuple[Section, ...]
 
     def fact(self, key: str) -> SheetFact:
-        """A figure by its key."""
         named = {fact.key: fact for section in self.sections for fact in section.facts}
         if key not in named:
             raise KeyError(f"{key!r} is none of {', '.join(named)}")
         return named[key]
 
     def to_dict(self) -> dict[str, Any]:
-        """The whole sheet as JSON types."""
         deployment, accelerator = self.asked.deployment, self.asked.deployment.accelerator
         assumptions = deployment.assumptions
         tables = [section.table for section in self.sections if section.table is not None]
@@ -170,11 +168,6 @@ def seconds(value: float) -> str:
     return significant(value, 4)
 
 
-def dollars(amount: float) -> str:
-    """Money: in cents, or with two digits where it is less than ten cents."""
-    return f"${amount:,.2f}" if amount >= 0.1 else f"${significant(amount, 2)}"
-
-
 # --- Facts by the kind of their figure, so that all times are written alike.
 
 NEVER = "never"
@@ -190,7 +183,6 @@ def time_fact(key: str, label: str, value_s: float, formula: str = "") -> SheetF
 
 
 def size_fact(key: str, label: str, count: float, formula: str) -> SheetFact:
-    """Bytes."""
     return SheetFact(key, label, count, size(count), formula)
 
 
@@ -207,5 +199,4 @@ def count_fact(key: str, label: str, count: int | None, formula: str = "", unit:
 
 
 def money_fact(key: str, label: str, amount: float, formula: str) -> SheetFact:
-    """Dollars."""
     return SheetFact(key, label, amount, dollars(amount), formula)

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from phasewise.core.own_rejections import OWN_REJECTIONS
 from phasewise.diagnosis.advice.fix import Figure, Fix, LeverChange
-from phasewise.diagnosis.advice.start import Remedy
+from phasewise.diagnosis.advice.start import Remedy, outside
 from phasewise.diagnosis.finding import Cause
 from phasewise.diagnosis.rules.failing import rejected_by
 
 _NO_LEVER = "any engine flag: the time is lost outside the engine"
 _NOT_THE_SERVER = "any change to the server: the load generator was measured, not the server"
-
-
-def _outside(what: str, price: str, verify: str = "") -> Fix:
-    return Fix(what, price, Figure.TTFT_P50, verify=verify)
 
 
 _FRONT_ENDS = Fix(
@@ -42,7 +38,7 @@ _FLOAT32 = Fix(
     setting=LeverChange("number_format", "float32"),
 )
 
-FAILED_ATTEMPTS = _outside(
+FAILED_ATTEMPTS = outside(
     "find out why attempts fail: each request's timeline names the worker and outcome of every attempt",
     "time",
 )
@@ -50,7 +46,7 @@ FAILED_ATTEMPTS = _outside(
 
 def bring_back(engine: str, why: str) -> Fix:
     """Start an engine again that the gateway does not use."""
-    return _outside(
+    return outside(
         f"bring {engine} back, which is {why}: read the end of its log, then start it again; the gateway "
         "uses it as soon as it answers",
         "none, it is one of the fleet's engines",
@@ -60,26 +56,26 @@ def bring_back(engine: str, why: str) -> Fix:
 
 REMEDIES: dict[Cause, Remedy] = {
     Cause.ENGINE_HUNG: lambda levers: (
-        _outside(
+        outside(
             "look at the engine's process and its log now, while it stands still: a stopped process, a full "
             "disk, a device error, a debugger",
             "time",
             "py-spy dump --pid PID",
         ),
-        _outside("restart the engine if it does not recover", "its open requests and its prefix cache"),
+        outside("restart the engine if it does not recover", "its open requests and its prefix cache"),
     ),
     Cause.ENGINE_DOWN: lambda levers: (
-        _outside(
+        outside(
             "start the engine again, and read the end of its log first: out of memory, a device error, a "
             "wrong flag; the gateway uses it as soon as it answers",
             "its prefix cache",
             "phasewise status",
         ),
-        _outside("add another engine to the gateway, so that the next failure is not seen", "an engine"),
+        outside("add another engine to the gateway, so that the next failure is not seen", "an engine"),
     ),
     Cause.NUMBER_FORMAT: lambda levers: (_FLOAT32,),
     Cause.REQUESTS_REJECTED: lambda levers: (
-        _outside(
+        outside(
             "send what the engine accepts: the reply to a rejected request says why (a prompt beyond the "
             "context length, a field that it does not know)",
             "a change in the application",
@@ -87,31 +83,31 @@ REMEDIES: dict[Cause, Remedy] = {
     ),
     Cause.GATEWAY_REJECTS: lambda levers: (
         *(
-            _outside(OWN_REJECTIONS[reason].fix, OWN_REJECTIONS[reason].price)
+            outside(OWN_REJECTIONS[reason].fix, OWN_REJECTIONS[reason].price)
             for reason in levers.rejections
             if rejected_by(reason) is Cause.GATEWAY_REJECTS
         ),
-        _outside("read the gateway's log: it names each limit that rejects and its setting", "time"),
+        outside("read the gateway's log: it names each limit that rejects and its setting", "time"),
     ),
     Cause.CLIENTS_CANCEL: lambda levers: (
-        _outside(
+        outside(
             "find out why clients leave: a timeout of their own or of a proxy, or a user who has seen enough",
             "time",
             "phasewise explain --help",
         ),
-        _outside("ask for shorter answers: a lower max_tokens", "answers may be cut off"),
+        outside("ask for shorter answers: a lower max_tokens", "answers may be cut off"),
     ),
     Cause.THREADS_HIGH: lambda levers: (
         levers.a_thread_per_core(),
-        _outside("give the engine as many cores as it has threads", "those cores"),
+        outside("give the engine as many cores as it has threads", "those cores"),
     ),
     Cause.ENGINE_STARVED: lambda levers: (
         _OWN_CORES,
-        _outside("move the engine, or the other programs, to another host", "another host"),
+        outside("move the engine, or the other programs, to another host", "another host"),
     ),
     Cause.COLD_START: lambda levers: (
-        _outside("warm up the engine with requests of each kind before it serves users", "a longer startup"),
-        _outside("diagnose again now that it is warm", "none", "phasewise diagnose URL"),
+        outside("warm up the engine with requests of each kind before it serves users", "a longer startup"),
+        outside("diagnose again now that it is warm", "none", "phasewise diagnose URL"),
     ),
     Cause.FRONT_END_BUSY: lambda levers: (
         _FRONT_ENDS,
@@ -119,35 +115,35 @@ REMEDIES: dict[Cause, Remedy] = {
         levers.another_engine(),
     ),
     Cause.NETWORK_OR_PROXY: lambda levers: (
-        _outside(
+        outside(
             "time the same requests directly at the engine's port, then check what is in between: "
             "proxies, TLS, DNS, the network",
             "time",
             "phasewise compare ENGINE_URL PROXY_URL",
         ),
-        _outside("keep connections open between requests", "none"),
+        outside("keep connections open between requests", "none"),
     ),
     Cause.GATEWAY: lambda levers: (
         FAILED_ATTEMPTS if levers.attempts_failed else None,
-        _outside("run another gateway process", "a core"),
-        _outside("check what else runs on the gateway's core", "time"),
+        outside("run another gateway process", "a core"),
+        outside("check what else runs on the gateway's core", "time"),
     ),
     Cause.GENERATOR_LAG: lambda levers: (
-        _outside(
+        outside(
             "send the load from another machine, or from several processes, and measure again",
             "none",
             "phasewise bench URL",
         ),
     ),
     Cause.WARM_CACHE: lambda levers: (
-        _outside(
+        outside(
             "measure with prompts that the engine has not seen before",
             "none",
             "phasewise bench URL --cache cold",
         ),
     ),
     Cause.DRIFT: lambda levers: (
-        _outside(
+        outside(
             "watch longer, and find out what changed during the window", "time", "phasewise diagnose URL"
         ),
     ),

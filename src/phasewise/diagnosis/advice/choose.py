@@ -41,8 +41,8 @@ def advise(finding: Finding, summary: WindowSummary) -> Advice:
         causes.reverse()
     levers = AvailableLevers(summary)
     engine = _kind(summary)
-    remedies = (it for cause in causes for it in REMEDIES[cause](levers))
-    found = [fix for it in remedies if (fix := _with_flag(it, engine)) is not None]
+    remedies = (remedy for cause in causes for remedy in REMEDIES[cause](levers))
+    found = [fix for remedy in remedies if (fix := _with_flag(remedy, engine)) is not None]
     fixes = list({fix.what: fix for fix in found}.values())
     useless = USELESS[finding.cause] + advice_start.also_useless(finding.cause, summary)
     first = VERIFY_FIRST if Ability.BE_VERIFIED in engine.CAN else VERIFY_OTHER
@@ -51,7 +51,7 @@ def advise(finding: Finding, summary: WindowSummary) -> Advice:
 
 def _kind(summary: WindowSummary) -> Engine:
     """The kind of the engine that served most requests."""
-    busiest = max(summary.engines, key=lambda it: it.requests, default=None)
+    busiest = max(summary.engines, key=lambda engine: engine.requests, default=None)
     return engine_named(None if busiest is None else busiest.kind)
 
 

@@ -72,7 +72,6 @@ class Effect:
     gain: float | None = None
 
     def of(self, figure: Figure) -> PredictedChange | None:
-        """The prediction for one figure, if there is one."""
         return next((change for change in self.changes if change.figure is figure), None)
 
 

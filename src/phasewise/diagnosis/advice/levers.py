@@ -10,7 +10,7 @@ from math import ceil
 
 from phasewise.core.timeline import Part
 from phasewise.diagnosis.advice.fix import Figure, Fix, LeverChange
-from phasewise.diagnosis.analysis.engine_load import EngineLoad, EngineSurroundings
+from phasewise.diagnosis.analysis.engine_load import EngineLoad
 from phasewise.diagnosis.analysis.window_summary import WindowSummary
 from phasewise.diagnosis.rules.prompts import MARKS_APART
 
@@ -58,13 +58,11 @@ class AvailableLevers:
 
     @property
     def rejections(self) -> tuple[str, ...]:
-        """Why requests were rejected, the most frequent reason first."""
         return tuple(reason for reason, _ in self._summary.rejections)
 
     # --- prefill ------------------------------------------------------------------------------------------
 
     def prefix_cache_on(self) -> Fix | None:
-        """Turn prefix caching on, unless it is on."""
         reported = [each.prefix_cache_on for each in self._engines] or [
             self._summary.workload.prefix_cache_on
         ]
@@ -79,14 +77,14 @@ class AvailableLevers:
         )
 
     def prefix_cache_on_trial(self) -> Fix | None:
-        """The same if it is off and prompts may share prefixes, or do."""
+        """Turn prefix caching on if it is off, and prompts share prefixes or may do so."""
         use = self._summary.prefix
         little = use is not None and max(use.shared, use.repeated or 0.0) < LITTLE_IN_COMMON
         off = any(each.prefix_cache_on is False for each in self._engines)
         return self.prefix_cache_on() if off and not little else None
 
     def larger_chunks(self) -> Fix | None:
-        """At least twice the budget, up to the size of a typical prompt."""
+        """A budget of at least twice the present one, up to the size of a typical prompt."""
         prompt_tokens, tokens = self._summary.workload.prompt_p50_tokens, 2 * self._budget_tokens
         while prompt_tokens is not None and tokens < min(prompt_tokens, LARGEST_CHUNK_TOKENS):
             tokens *= 2
@@ -136,7 +134,7 @@ class AvailableLevers:
         return _running(wanted, "let more requests run at once", price, Figure.TTFT_P50)
 
     def fewer_running(self) -> Fix | None:
-        """Half of the requests that ran."""
+        """A cap at half of the requests that ran."""
         running = self._running_max // 2
         if running < 1:
             return None
@@ -145,7 +143,7 @@ class AvailableLevers:
         return replace(fix, risky=True)
 
     def as_many_as_fit(self) -> Fix | None:
-        """As many as the KV cache holds to their end, so that none is preempted."""
+        """A cap at what the KV cache holds to the end, so that no request is preempted."""
         fit = self._requests_that_fit
         if fit is None or not 0 < fit < self._running_max:
             return None
@@ -167,7 +165,6 @@ class AvailableLevers:
         )
 
     def guesses_off(self) -> Fix | None:
-        """Turn off speculative decoding, if it is on."""
         return Fix(
             what="turn off speculative decoding",
             price="none, as long as drafts cost more than they save",
@@ -199,7 +196,6 @@ class AvailableLevers:
         return min(max(LEAST_KV_TIMES, ceil(wanted / fit)), MOST_KV_TIMES)
 
     def kv_in_eight_bits(self, aims_at: Figure) -> Fix | None:
-        """Half the bytes per token."""
         return Fix(
             what="store the KV cache in 8 bits, so that it holds twice the tokens",
             price="some precision: check the answers; slower on devices without fp8",
@@ -211,7 +207,6 @@ class AvailableLevers:
     # --- more of everything -------------------------------------------------------------------------------
 
     def another_engine(self, aims_at: Figure = Figure.TTFT_P50) -> Fix | None:
-        """One more engine."""
         replicas = max(len(self._engines), 1) + 1
         return Fix(
             what=f"add an engine: {replicas} instead of {replicas - 1}",
@@ -222,7 +217,6 @@ class AvailableLevers:
         )
 
     def a_thread_per_core(self) -> Fix | None:
-        """As many threads as an engine has cores."""
         cores = min((each.cores for each in self._engines if each.cores), default=None)
         if cores is None:
             return None
@@ -251,7 +245,7 @@ class AvailableLevers:
 
     @property
     def _kv_tokens(self) -> int | None:
-        return _least(self._engines)
+        return min((each.kv_tokens for each in self._engines if each.kv_tokens is not None), default=None)
 
     @property
     def _requests_that_fit(self) -> int | None:
@@ -260,10 +254,6 @@ class AvailableLevers:
         if kv_tokens is None or workload.prompt_p90_tokens is None or workload.output_p90_tokens is None:
             return None
         return int(kv_tokens // max(workload.prompt_p90_tokens + workload.output_p90_tokens, 1.0))
-
-
-def _least(engines: tuple[EngineSurroundings, ...]) -> int | None:
-    return min((each.kv_tokens for each in engines if each.kv_tokens is not None), default=None)
 
 
 def _chunks(tokens: int, how: str, price: str, aims_at: Figure = Figure.TTFT_P50) -> Fix:

@@ -22,7 +22,8 @@ HIGHER_CAP = "a higher max_num_seqs: requests do not wait for a free slot"
 MORE_KV_CACHE = "more memory for the KV cache: requests do not wait for KV blocks"
 
 
-def _outside(what: str, price: str, verify: str = "") -> Fix:
+def outside(what: str, price: str, verify: str = "") -> Fix:
+    """A fix that no engine flag makes."""
     return Fix(what, price, Figure.TTFT_P50, verify=verify)
 
 
@@ -32,7 +33,7 @@ SEMANTIC_CACHE = Fix(
     Figure.TTFT_P50,
     fleet_line="gateway: {cache: {semantic: {}}}",
 )
-LESS_CONTEXT = _outside("send less context, or retrieve less", "quality, where the context mattered")
+LESS_CONTEXT = outside("send less context, or retrieve less", "quality, where the context mattered")
 MORE_DEVICES = Fix(
     "compute each prompt on two devices (tensor parallel)",
     "a second device; a slow link between the two loses the gain",
@@ -53,7 +54,7 @@ SAME_SALT = Fix(
     Figure.TTFT_P50,
     needs=Ability.SALT_CACHE,
 )
-SHARED_FIRST = _outside(
+SHARED_FIRST = outside(
     "put the shared part of a prompt first, and varying parts (dates, ids, names) last",
     "a change in the application's prompts",
 )
@@ -65,7 +66,7 @@ EVEN_LOAD = Fix(
     fleet_line="gateway: {policy: least_outstanding}",
 )
 
-KV_TRANSFER_CHECKED = _outside(
+KV_TRANSFER_CHECKED = outside(
     "check every pair of engines, which names what prevents the KV transfer",
     "seconds, and one small prompt per pair",
     "phasewise check FLEET.yaml",
@@ -81,15 +82,15 @@ FAILURES_SHOWN = Fix(
 REMEDIES: dict[Cause, Remedy] = {
     Cause.OVERLOAD: lambda levers: (
         levers.another_engine(),
-        _outside(
+        outside(
             "send fewer requests, or reject some early (load shedding)", "some requests are not answered"
         ),
         SEMANTIC_CACHE,
     ),
     Cause.BURSTS: lambda levers: (
-        _outside("spread the requests over time in the client that sends them at once", "they end later"),
+        outside("spread the requests over time in the client that sends them at once", "they end later"),
         levers.another_engine(),
-        _outside("give users who wait priority over jobs that do not", "the jobs end later"),
+        outside("give users who wait priority over jobs that do not", "the jobs end later"),
     ),
     Cause.BATCH_CAP_LOW: lambda levers: (levers.more_running(), levers.another_engine()),
     Cause.KV_EXHAUSTED: lambda levers: (

@@ -12,8 +12,8 @@ LARGER_CHUNKS = "larger prefill chunks: no prompt delays these steps"
 DISAGGREGATION = "disaggregated prefill: decode steps would take as long"
 
 
-def _outside(what: str, price: str, aims_at: Figure = Figure.TPOT_P50, verify: str = "") -> Fix:
-    return Fix(what, price, aims_at, verify=verify)
+def _outside(what: str, price: str, aims_at: Figure = Figure.TPOT_P50) -> Fix:
+    return Fix(what, price, aims_at)
 
 
 PREFILL_ELSEWHERE = Fix(

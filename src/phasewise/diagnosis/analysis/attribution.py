@@ -51,7 +51,7 @@ def attempt_reading(attempt: Attempt, readings: Readings) -> StepReading | None:
     if len(ranks) == 1:
         return ranks[0]
     request_id = attempt.engine_request_id
-    return next((it for it in ranks if request_id and it.log.finished(request_id) is not None), None)
+    return next((rank for rank in ranks if request_id and rank.log.finished(request_id) is not None), None)
 
 
 def explained(timelines: Iterable[Timeline], readings: Readings) -> tuple[Timeline, ...]:
@@ -64,7 +64,7 @@ def _explained(timeline: Timeline, readings: Readings) -> Timeline:
     for attempt in (prefill, timeline.serving_attempt):
         found = None if attempt is None else attempt_reading(attempt, readings)
         if attempt is not None and found is not None:
-            seen = attribute(seen, found.log, found, attempt)
+            seen = attribute(seen, found, attempt)
     if not _reports_prefill_alone(timeline):
         return seen
     reading = reading_of(seen, readings)
@@ -97,21 +97,23 @@ def _had_to_wait(timeline: Timeline, reading: StepReading) -> bool:
 
 
 def _with_unreported_queue(timeline: Timeline) -> Timeline:
-    """With what is left of its TTFT as its wait in the engine."""
+    """The timeline with what is left of its TTFT as a wait in the engine."""
     serving, breakdown = timeline.serving_attempt, ttft_breakdown(timeline)
     if serving is None or breakdown is None or breakdown.unexplained_s <= 0:
         return timeline
     kept = tuple(span for span in serving.spans if span.part is not Part.ENGINE_QUEUE)
     waited_s = breakdown.unexplained_s + (breakdown.seconds(Part.ENGINE_QUEUE) or 0.0)
-    enriched = replace(serving, spans=(*kept, Span(Part.ENGINE_QUEUE, Source.DERIVED, waited_s)))
+    return _with_spans(timeline, serving, (*kept, Span(Part.ENGINE_QUEUE, Source.DERIVED, waited_s)))
+
+
+def _with_spans(timeline: Timeline, attempt: Attempt, spans: tuple[Span, ...]) -> Timeline:
+    enriched = replace(attempt, spans=spans)
     return replace(
-        timeline, attempts=tuple(enriched if attempt is serving else attempt for attempt in timeline.attempts)
+        timeline, attempts=tuple(enriched if each is attempt else each for each in timeline.attempts)
     )
 
 
-def attribute(
-    timeline: Timeline, log: StepLog, reading: StepReading | None = None, of: Attempt | None = None
-) -> Timeline:
+def attribute(timeline: Timeline, reading: StepReading, of: Attempt | None = None) -> Timeline:
     """The timeline with the spans that the step record adds to an attempt, by default the serving one.
 
     Unchanged if it adds nothing.
@@ -122,21 +124,20 @@ def attribute(
     # Of an answer that broke off and went on elsewhere, the engine has no end either.
     broke_off = bool(timeline.content_times_s) and tried.outcome is not Outcome.SUCCEEDED
     cut_off = broke_off or tried.outcome in {Outcome.UNFINISHED, Outcome.CANCELLED}
-    found = None if tried.engine_request_id is None else log.finished(tried.engine_request_id)
+    found = reading.log.finished(tried.engine_request_id or "")
     if found is None:
-        return _estimated(timeline, tried, reading or StepReading(log)) if cut_off else timeline
+        return _estimated(timeline, tried, reading) if cut_off else timeline
     seen, ended = found
-    enriched = replace(tried, spans=_spans(timeline, tried, seen, ended, reading or StepReading(log)))
-    attempts = tuple(enriched if attempt is tried else attempt for attempt in timeline.attempts)
+    spans = _spans(timeline, tried, seen, ended, reading)
+    enriched = _with_spans(timeline, tried, spans)
     if tried.kind is AttemptKind.PREFILL_SIDE:
-        return replace(timeline, attempts=attempts)  # its answer was discarded
-    counts = replace(
-        timeline,
+        return enriched  # its answer was discarded
+    return replace(
+        enriched,
         prompt_tokens=_known(timeline.prompt_tokens, ended.prompt_tokens),
         cached_tokens=_known(timeline.cached_tokens, ended.cached_tokens),
         output_tokens=_known(timeline.output_tokens, ended.output_tokens),
     )
-    return replace(counts, attempts=attempts)
 
 
 def _estimated(timeline: Timeline, tried: Attempt, reading: StepReading) -> Timeline:
@@ -166,10 +167,7 @@ def _estimated(timeline: Timeline, tried: Attempt, reading: StepReading) -> Time
     spans = tuple(
         Span(part, Source.STEP_RECORD, duration_s) for part, duration_s in parts.items() if duration_s > 0
     )
-    enriched = replace(tried, spans=tried.spans + spans)
-    return replace(
-        timeline, attempts=tuple(enriched if attempt is tried else attempt for attempt in timeline.attempts)
-    )
+    return _with_spans(timeline, tried, tried.spans + spans)
 
 
 def engine_time(timeline: Timeline, tried: Attempt) -> tuple[float, float]:
@@ -191,14 +189,14 @@ def _own_and_others_s(
 ) -> tuple[float, float]:
     """The time of the request's own prompt in its steps, and the rest of these steps."""
     own_s = others_s = computed = 0.0
-    for it in own:
-        start_s, ended_s = reading.start_s(it.timed) or begin_s, it.timed.step.ended_unix_s
+    for step in own:
+        start_s, ended_s = reading.start_s(step.timed) or begin_s, step.timed.step.ended_unix_s
         within_s = max(0.0, min(until_s, ended_s) - max(begin_s, start_s))
         if within_s:
-            tokens = (round(it.tokens), round(computed))
-            share = _own_share_of_step(it.timed, ended_s - start_s, *tokens, reading)
+            tokens = (round(step.tokens), round(computed))
+            share = _own_share_of_step(step.timed, ended_s - start_s, *tokens, reading)
             own_s, others_s = own_s + within_s * share, others_s + within_s * (1 - share)
-        computed += it.tokens
+        computed += step.tokens
     return own_s, others_s
 
 

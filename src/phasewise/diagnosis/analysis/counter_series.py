@@ -17,7 +17,7 @@ NOTICED_PROMPT_TOKENS = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class ReadingSeries:
     """What readings within the window add to its counters: pauses, and steps that were long for their
     prompts. `cold_gaps` are those of an engine that was started shortly before. `waited_s` is the time that
     requests waited in queues, summed over them; `decode_step_s` the usual step without prompts;
@@ -45,13 +45,13 @@ def series_of(
     window: Window,
     standstills: tuple[Standstill, ...] = (),
     ages: Mapping[str, float] = MappingProxyType({}),
-) -> Series:
+) -> ReadingSeries:
     """The readings of all engines, of which the standstills are known, and how old they are in seconds."""
     young = [own for name, own in loads.items() if ages.get(name, YOUNG_S) < YOUNG_S]
     cold = tuple(gap for own in young for gap in cold_gaps(own))
     gaps = [gap for own in loads.values() for gap in step_gaps(own)]
     paces = [pace_of(own) for own in loads.values()]
-    return Series(
+    return ReadingSeries(
         standstills=() if cold else standstills,
         cold_gaps=cold,
         prompt_gaps=tuple(
@@ -68,16 +68,18 @@ def series_of(
         waiting_now=sum(own[-1].waiting for own in loads.values() if own),
         waits_s=tuple(window[1] - at_s for own in loads.values() for at_s in waiting_since(_counts(own))),
         open_now=sum(own[-1].waiting + own[-1].running for own in loads.values() if own),
-        prompt_token_s=max((it.prompt_token_s for it in paces), default=0.0),
-        decode_step_s=min((it.step_s for it in paces if it.step_s), default=None),
-        prompts_share=max((it.prompts_share for it in paces), default=0.0),
+        prompt_token_s=max((pace.prompt_token_s for pace in paces), default=0.0),
+        decode_step_s=min((pace.step_s for pace in paces if pace.step_s), default=None),
+        prompts_share=max((pace.prompts_share for pace in paces), default=0.0),
     )
 
 
 def _counts(loads: Sequence[LoadReading]) -> list[InEngine]:
     """How many requests were there over time; nothing if the engine does not count those that end."""
     return [
-        InEngine(it.at_unix_s, it.waiting, it.running, it.finished) for it in loads if it.finished is not None
+        InEngine(load.at_unix_s, load.waiting, load.running, load.finished)
+        for load in loads
+        if load.finished is not None
     ]
 
 

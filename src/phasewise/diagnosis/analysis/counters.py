@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean
 
 from phasewise.core.latency import PartTime, Stall
 from phasewise.core.slo import Slo
 from phasewise.core.timeline import Outcome, Part, Source
-from phasewise.diagnosis.analysis.counter_series import Series
-from phasewise.diagnosis.analysis.engine_load import COUNTERS
+from phasewise.diagnosis.analysis.counter_series import ReadingSeries
+from phasewise.diagnosis.analysis.engine_counters import EngineCounters, Spread
+from phasewise.diagnosis.analysis.engine_load import SeenBy
 from phasewise.diagnosis.analysis.stall_causes import ExplainedStall, StallCause
 from phasewise.diagnosis.analysis.standstill import Standstill
-from phasewise.diagnosis.analysis.window_summary import (
-    StartSummary,
-    StreamSummary,
-    TokenLedger,
-    WindowSummary,
-    WorkloadShape,
-)
+from phasewise.diagnosis.analysis.streams import StreamSummary
+from phasewise.diagnosis.analysis.token_ledger import TokenLedger
+from phasewise.diagnosis.analysis.ttft import StartSummary
+from phasewise.diagnosis.analysis.window_summary import WindowSummary, WorkloadShape
 from phasewise.diagnosis.analysis.workload_profile import Distribution, WorkloadProfile, finished_profile
 
 NOTICED_LOSS = 0.05
@@ -32,59 +30,15 @@ SAME_TRAFFIC = 0.1
 """Counters and timelines cover the same traffic if their request counts differ by no more than this."""
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """A histogram over the window: count, mean, three quantiles and, if asked, what exceeds a bound.
-
-    `over_share` is the share that exceeds it, `over_sum` the total excess.
-    """
-
-    count: int
-    mean: float
-    p50: float
-    p90: float
-    p99: float
-    over_share: float = 0.0
-    bound: float | None = None
-    over_sum: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class EngineCounters:
-    """What an engine counted in a window; None if it does not report it.
-
-    `aborted` are requests whose clients disconnected before the end, with or without a first token.
-    """
-
-    window_s: float
-    ttft: Spread | None
-    queue: Spread | None
-    prefill: Spread | None
-    itl: Spread | None
-    tpot: Spread | None
-    prompt_tokens: Spread | None
-    output_tokens: Spread | None
-    prefix_queries: float | None
-    prefix_hits: float | None
-    running: float | None
-    waiting: float | None
-    kv_usage: float | None
-    preemptions: float | None
-    prefix_cache_on: bool | None
-    uncached_tokens: Spread | None = None
-    aborted: float | None = None
-    rejected: float | None = None
-
-
 def counter_summary(
-    counters: EngineCounters, series: Series, slo: Slo, not_observed: tuple[str, ...] = ()
+    counters: EngineCounters, series: ReadingSeries, slo: Slo, not_observed: tuple[str, ...] = ()
 ) -> WindowSummary:
     """The summary of the window as far as counters go."""
     finished = counters.ttft.count if counters.ttft is not None else 0
     rejected = round(counters.rejected or 0)
     return WindowSummary(
         window_s=counters.window_s,
-        seen_by=COUNTERS,
+        seen_by=SeenBy.COUNTERS,
         start=_start(counters, series, slo),
         stream=_stream(counters, series, slo),
         workload=counter_workload(counters, series),
@@ -123,7 +77,7 @@ def _silent(counters: EngineCounters) -> tuple[str, ...]:
     return (f"the wait of requests without a first token ({', '.join(who)}): counters leave them out",)
 
 
-def _start(counters: EngineCounters, series: Series, slo: Slo) -> StartSummary | None:
+def _start(counters: EngineCounters, series: ReadingSeries, slo: Slo) -> StartSummary | None:
     ttft = counters.ttft
     waits_s = [wait_s for wait_s in series.waits_s if wait_s > slo.ttft_s]
     if ttft is None or ttft.count == 0:
@@ -151,7 +105,9 @@ def _start(counters: EngineCounters, series: Series, slo: Slo) -> StartSummary |
         late_unexplained_s=(ttft.mean - sum(entry.seconds for entry in parts))
         * (1.0 - waiting_lost_s / lost_s if waits_s else 1.0),
         cold_s=_cold_s(series, ttft) if series.cold_gaps else None,
-        paused_s=sum(_waited_for(it, ttft.count / counters.window_s) for it in series.standstills)
+        paused_s=sum(
+            _waited_for(standstill, ttft.count / counters.window_s) for standstill in series.standstills
+        )
         / ttft.count,
     )
 
@@ -161,10 +117,10 @@ def _with_waiting(
 ) -> tuple[PartTime, ...]:
     """The parts of late requests; those that still wait lost this share of the time, in the queue."""
     queued = PartTime(Part.ENGINE_QUEUE, Source.DERIVED, share * fmean(waits_s))
-    return (queued, *(replace(it, seconds=(1.0 - share) * it.seconds) for it in parts))
+    return (queued, *(replace(part, seconds=(1.0 - share) * part.seconds) for part in parts))
 
 
-def _cold_s(series: Series, ttft: Spread) -> float:
+def _cold_s(series: ReadingSeries, ttft: Spread) -> float:
     """What a request waited for cold steps: by how much those that began in them were later than others."""
     first = sum(gap.first_tokens for gap in series.cold_gaps)
     waited_s = sum(gap.ttft_sum_s for gap in series.cold_gaps)
@@ -181,7 +137,7 @@ def _waited_for(standstill: Standstill, rate_per_s: float) -> float:
     return max(seen_s, rate_per_s * standstill.seconds * standstill.seconds / 2)
 
 
-def _waiting_start(series: Series, slo: Slo) -> StartSummary | None:
+def _waiting_start(series: ReadingSeries, slo: Slo) -> StartSummary | None:
     """Requests of which none had a first token in the window, though some waited for it for long."""
     waited_s, waiting = series.waiting_since_s, series.waiting_now
     if not waiting or waited_s <= slo.ttft_s:
@@ -205,7 +161,7 @@ def _waiting_start(series: Series, slo: Slo) -> StartSummary | None:
     )
 
 
-def _parts_by_waiting(ttft: Spread, uncached: Spread | None, series: Series) -> tuple[PartTime, ...]:
+def _parts_by_waiting(ttft: Spread, uncached: Spread | None, series: ReadingSeries) -> tuple[PartTime, ...]:
     """Queue and prefill of the requests that started in the window, from how many waited in it.
 
     The engine's own histograms of both have the requests that ended in the window, which are others. Of the
@@ -235,7 +191,7 @@ def mean_parts(counters: EngineCounters) -> tuple[PartTime, ...]:
     )
 
 
-def _stream(counters: EngineCounters, series: Series, slo: Slo) -> StreamSummary | None:
+def _stream(counters: EngineCounters, series: ReadingSeries, slo: Slo) -> StreamSummary | None:
     tpot, itl = counters.tpot, counters.itl
     if tpot is None or tpot.count == 0:
         return _unfinished_stream(itl, series, slo)
@@ -264,14 +220,17 @@ def _stream(counters: EngineCounters, series: Series, slo: Slo) -> StreamSummary
     )
 
 
-def _slow_ledger(tpot: Spread, slow: int, step_s: float | None, series: Series) -> TokenLedger | None:
+def _slow_ledger(tpot: Spread, slow: int, step_s: float | None, series: ReadingSeries) -> TokenLedger | None:
     """The mean token of slow streams: a usual step, and beyond it what the engine lost with streams in it,
     in the proportions of all streams.
     """
     if step_s is None or not series.output_tokens or step_s >= MOSTLY_STEPS * tpot.mean:
         return None
     whole_s = max(tpot.mean, (tpot.bound or 0.0) + tpot.over_sum / slow)
-    paused_s = sum(it.seconds * (it.requests - it.first_tokens) for it in series.standstills)
+    paused_s = sum(
+        standstill.seconds * (standstill.requests - standstill.first_tokens)
+        for standstill in series.standstills
+    )
     cold_s = sum((gap.seconds - gap.needed_s) * gap.streams for gap in series.cold_gaps)
     prompts_s = tpot.mean * series.prompts_share
     rest_s = max(0.0, tpot.mean - step_s)
@@ -286,14 +245,14 @@ def _slow_ledger(tpot: Spread, slow: int, step_s: float | None, series: Series) 
     )
 
 
-def _step_s(itl: Spread | None, mean_s: float, series: Series) -> float | None:
+def _step_s(itl: Spread | None, mean_s: float, series: ReadingSeries) -> float | None:
     """A step's time without prompts: the usual one between readings, else the median gap."""
     if series.prompts_share:
         return min(series.decode_step_s or mean_s, mean_s * (1.0 - series.prompts_share))
     return itl.p50 if itl is not None else None
 
 
-def _unfinished_stream(itl: Spread | None, series: Series, slo: Slo) -> StreamSummary | None:
+def _unfinished_stream(itl: Spread | None, series: ReadingSeries, slo: Slo) -> StreamSummary | None:
     """Streams of which none ended in the window: every token's gap is counted when it comes."""
     streams = series.running_max
     if itl is None or itl.count == 0 or not streams:
@@ -321,7 +280,7 @@ def _unfinished_stream(itl: Spread | None, series: Series, slo: Slo) -> StreamSu
     )
 
 
-def _stalls(itl: Spread | None, series: Series) -> tuple[ExplainedStall, ...]:
+def _stalls(itl: Spread | None, series: ReadingSeries) -> tuple[ExplainedStall, ...]:
     """The noticeable gaps: those that fall into a pause or a long step of prompts, and one stall for all
     others.
     """
@@ -330,9 +289,12 @@ def _stalls(itl: Spread | None, series: Series) -> tuple[ExplainedStall, ...]:
     if itl is None or itl.bound is None or not noticed or itl.p50 >= itl.bound:
         return ()
     known = [
-        *((StallCause.PAUSE, it.seconds, it.requests - round(it.first_tokens)) for it in series.standstills),
-        *((StallCause.PREFILL_CHUNK, it.seconds, it.streams) for it in series.prompt_gaps),
-        *((StallCause.COLD_STEP, it.seconds, it.streams) for it in series.cold_gaps),
+        *(
+            (StallCause.PAUSE, standstill.seconds, standstill.requests - round(standstill.first_tokens))
+            for standstill in series.standstills
+        ),
+        *((StallCause.PREFILL_CHUNK, gap.seconds, gap.streams) for gap in series.prompt_gaps),
+        *((StallCause.COLD_STEP, gap.seconds, gap.streams) for gap in series.cold_gaps),
     ]
     found = []
     left, left_s = noticed, itl.over_sum
@@ -354,7 +316,7 @@ def _stalled(stalls: int, streams: int) -> int:
     return round(streams * (1.0 - (1.0 - 1.0 / streams) ** stalls))
 
 
-def counter_workload(counters: EngineCounters, series: Series = Series()) -> WorkloadShape:  # noqa: B008 - frozen
+def counter_workload(counters: EngineCounters, series: ReadingSeries = ReadingSeries()) -> WorkloadShape:  # noqa: B008 - frozen
     """The workload, from counters. Requests that ran throughout the window neither start nor end in it."""
     prompt, output = counters.prompt_tokens, counters.output_tokens
     started = counters.ttft.count if counters.ttft is not None else 0
@@ -421,9 +383,12 @@ def with_counters(summary: WindowSummary, counters: EngineCounters, first_tokens
 
 def with_counted_phases(summary: WindowSummary, counters: EngineCounters, slo: Slo) -> WindowSummary:
     """A summary of replies that were not streamed: their first tokens come from the engine's counters."""
-    none = Series()
+    none = ReadingSeries()
     counted = replace(
-        summary, seen_by=COUNTERS, start=_start(counters, none, slo), stream=_stream(counters, none, slo)
+        summary,
+        seen_by=SeenBy.COUNTERS,
+        start=_start(counters, none, slo),
+        stream=_stream(counters, none, slo),
     )
     return replace(counted, not_observed=summary.not_observed + _silent(counters))
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from itertools import pairwise
 from math import ceil
+from operator import attrgetter
 from statistics import median
 
 from phasewise.core.engine_metrics import LoadReading
@@ -48,7 +50,6 @@ class EngineLoad:
 
     @property
     def requests_mean(self) -> float:
-        """How many it had, on average."""
         return self.running_mean + self.waiting_mean
 
 
@@ -126,40 +127,41 @@ class EngineSurroundings:
 
 # --- The observer of a window, and what its clock includes.
 
-GATEWAY = "the gateway"
-PROBE = "our own probe"
-GENERATOR = "the load generator"
-GENERATOR_AND_GATEWAY = f"{GENERATOR} and the gateway"
-STEP_RECORD = "the engine's step record"
-COUNTERS = "engine counters"
 
-_SOURCES = {
-    PROBE: FactSource.CLIENT,
-    GENERATOR: FactSource.CLIENT,
-    GENERATOR_AND_GATEWAY: FactSource.CLIENT,
-    STEP_RECORD: FactSource.STEP_RECORD,
-    COUNTERS: FactSource.COUNTERS,
-}
+class SeenBy(StrEnum):
+    """Whose clock timed the requests of a window."""
 
+    GATEWAY = "the gateway"
+    PROBE = "our own probe"
+    GENERATOR = "the load generator"
+    GENERATOR_AND_GATEWAY = "the load generator and the gateway"
+    STEP_RECORD = "the engine's step record"
+    COUNTERS = "engine counters"
 
-def is_within_engine(seen_by: str) -> bool:
-    """Whether the clock starts at the engine, so that no network time is included."""
-    return seen_by in {STEP_RECORD, COUNTERS}
+    @property
+    def is_within_engine(self) -> bool:
+        """Whether the clock starts at the engine, so that no network time is included."""
+        return self in {SeenBy.STEP_RECORD, SeenBy.COUNTERS}
 
+    @property
+    def is_straight_from_here(self) -> bool:
+        """Whether the requests took the same way to the engine as our round trips."""
+        return self in {SeenBy.PROBE, SeenBy.GENERATOR}
 
-def is_straight_from_here(seen_by: str) -> bool:
-    """Whether the requests took the same way to the engine as our round trips."""
-    return seen_by in {PROBE, GENERATOR}
+    @property
+    def is_ours(self) -> bool:
+        """Whether all requests are ours, so that those before the window are known too."""
+        return self in {SeenBy.PROBE, SeenBy.GENERATOR, SeenBy.GENERATOR_AND_GATEWAY}
 
-
-def is_our_own(seen_by: str) -> bool:
-    """Whether all requests are ours, so that those before the window are known too."""
-    return seen_by in {PROBE, GENERATOR, GENERATOR_AND_GATEWAY}
-
-
-def clock_source(seen_by: str) -> FactSource:
-    """The source of starts and gaps."""
-    return _SOURCES.get(seen_by, FactSource.GATEWAY)
+    @property
+    def clock(self) -> FactSource:
+        """The source of the times of starts and gaps."""
+        sources = {
+            SeenBy.GATEWAY: FactSource.GATEWAY,
+            SeenBy.STEP_RECORD: FactSource.STEP_RECORD,
+            SeenBy.COUNTERS: FactSource.COUNTERS,
+        }
+        return sources.get(self, FactSource.CLIENT)
 
 
 # --- The load and the steps of an engine, from its step record or from its gauges.
@@ -188,6 +190,10 @@ class _Moment:
     kv_usage: float | None
     preempted: bool = False
 
+    @property
+    def requests(self) -> float:
+        return self.running + self.waiting
+
 
 def engine_load_of(
     steps: Sequence[EngineStep],
@@ -212,9 +218,7 @@ def engine_load_of(
         until_s, usage = step.ended_unix_s, step.kv_usage
     if within and not within[-1].step.leaves_work:
         moments.append(_Moment(until_s, window[1] - until_s, 0.0, 0.0, usage))
-    return _engine_load(
-        [it for it in moments if it.lasted_s > 0], _space_for(typical_prompt_tokens, kv_tokens, block_tokens)
-    )
+    return _engine_load(moments, _space_for(typical_prompt_tokens, kv_tokens, block_tokens))
 
 
 def _began_unix_s(timed: TimedStep) -> float:
@@ -239,7 +243,7 @@ def engine_load_of_gauges(
     block_tokens: int = 1,
 ) -> EngineLoad | None:
     """The engine's load, from readings of its gauges, each of which holds until the next."""
-    ordered = sorted(samples, key=lambda it: it.at_unix_s)
+    ordered = sorted(samples, key=lambda load: load.at_unix_s)
     moments = [
         _Moment(
             here.at_unix_s,
@@ -254,11 +258,9 @@ def engine_load_of_gauges(
     if ordered:
         last = ordered[-1]
         # The last reading lasts as long as the others on average.
-        usual_s = median(it.lasted_s for it in moments) if moments else 1.0
+        usual_s = median(moment.lasted_s for moment in moments) if moments else 1.0
         moments.append(_Moment(last.at_unix_s, usual_s, last.running, last.waiting, last.kv_usage))
-    return _engine_load(
-        [it for it in moments if it.lasted_s > 0], _space_for(typical_prompt_tokens, kv_tokens, block_tokens)
-    )
+    return _engine_load(moments, _space_for(typical_prompt_tokens, kv_tokens, block_tokens))
 
 
 def _space_for(
@@ -273,26 +275,29 @@ def _space_for(
     return lambda moment: round(blocks * (1.0 - (moment.kv_usage or 0.0))) > needed and not moment.preempted
 
 
-def _engine_load(moments: Sequence[_Moment], has_space: Callable[[_Moment], bool]) -> EngineLoad | None:
+def _engine_load(seen: Sequence[_Moment], has_space: Callable[[_Moment], bool]) -> EngineLoad | None:
+    moments = [moment for moment in seen if moment.lasted_s > 0]
     if not moments:
         return None
-    running_max = max(it.running for it in moments)
-    waited = [it for it in moments if it.waiting > 0]
-    full = [it for it in waited if not has_space(it)]
-    capped = [it for it in waited if has_space(it) and it.running >= running_max]
+    running_max = max(moment.running for moment in moments)
+    waited = [moment for moment in moments if moment.waiting > 0]
+    full = [moment for moment in waited if not has_space(moment)]
+    capped = [moment for moment in waited if has_space(moment) and moment.running >= running_max]
     waited_s = _lasted_s(waited)
-    working = [it for it in moments if it.running + it.waiting > 0]
+    working = [moment for moment in moments if moment.requests > 0]
     return EngineLoad(
-        running_mean=_mean(moments, lambda it: it.running),
+        running_mean=_mean(moments, attrgetter("running")),
         running_max=round(running_max),
-        waiting_mean=_mean(moments, lambda it: it.waiting),
-        waiting_max=round(max(it.waiting for it in moments)),
-        kv_usage_max=max((it.kv_usage for it in moments if it.kv_usage is not None), default=None),
+        waiting_mean=_mean(moments, attrgetter("waiting")),
+        waiting_max=round(max(moment.waiting for moment in moments)),
+        kv_usage_max=max(
+            (moment.kv_usage for moment in moments if moment.kv_usage is not None), default=None
+        ),
         waited_share=waited_s / _lasted_s(moments),
         kv_full_share=_lasted_s(full) / waited_s if waited_s > 0 else 0.0,
         capped_share=_lasted_s(capped) / waited_s if waited_s > 0 else 0.0,
         growth=_growth(moments),
-        full_share=_share([it for it in working if it.running >= running_max], working),
+        full_share=_share([moment for moment in working if moment.running >= running_max], working),
         idle_share=1.0 - _share(working, moments),
     )
 
@@ -302,23 +307,22 @@ def _share(part: Sequence[_Moment], whole: Sequence[_Moment]) -> float:
 
 
 def _lasted_s(moments: Sequence[_Moment]) -> float:
-    return sum(it.lasted_s for it in moments)
+    return sum(moment.lasted_s for moment in moments)
 
 
 def _mean(moments: Sequence[_Moment], value: Callable[[_Moment], float]) -> float:
-    """The mean over time."""
-    return sum(value(it) * it.lasted_s for it in moments) / _lasted_s(moments)
+    return sum(value(moment) * moment.lasted_s for moment in moments) / _lasted_s(moments)
 
 
 def _growth(moments: Sequence[_Moment]) -> float:
     """How many more requests were in the engine in the last third of the time than in the first."""
     begin_s = moments[0].at_s
     third_s = (moments[-1].at_s + moments[-1].lasted_s - begin_s) / 3
-    first = [it for it in moments if it.at_s < begin_s + third_s]
-    last = [it for it in moments if it.at_s >= begin_s + 2 * third_s]
+    first = [moment for moment in moments if moment.at_s < begin_s + third_s]
+    last = [moment for moment in moments if moment.at_s >= begin_s + 2 * third_s]
     if not first or not last:
         return 0.0
-    return _mean(last, lambda it: it.running + it.waiting) - _mean(first, lambda it: it.running + it.waiting)
+    return _mean(last, attrgetter("requests")) - _mean(first, attrgetter("requests"))
 
 
 def step_shape_of(log: StepLog, window: Window) -> StepShape | None:
@@ -334,7 +338,7 @@ def step_shape_of(log: StepLog, window: Window) -> StepShape | None:
         chunk_p50_tokens=float(median(chunks)) if chunks else None,
         budget_tokens=_budget_tokens(steps),
         decode_step_p50_s=_median_s(streaming),
-        lone_step_s=_median_s([it for it in streaming if _streams(it.step) <= LONE_STREAMS]),
+        lone_step_s=_median_s([timed for timed in streaming if _streams(timed.step) <= LONE_STREAMS]),
         tokens_per_stream_step=_tokens_per_stream(steps),
     )
 
@@ -357,26 +361,19 @@ def _median_s(steps: Sequence[TimedStep]) -> float | None:
 
 
 def _budget_tokens(steps: Sequence[TimedStep]) -> int | None:
-    """The token budget: many steps carry exactly as many tokens, and none carries more."""
-    totals = Counter(
-        (step.prompt_tokens or 0) + (step.decode_tokens or 0)
-        for step, after in _with_next(steps)
-        if step.prompt_tokens and _prompts_left(step, after)
-    )
-    most = max(
-        ((timed.step.prompt_tokens or 0) + (timed.step.decode_tokens or 0) for timed in steps), default=0
-    )
-    return most if totals[most] >= CUT_STEPS else None
+    """The token budget: many steps that cut a prompt carry exactly as many tokens, and none carries more."""
+
+    def tokens(step: EngineStep) -> int:
+        return (step.prompt_tokens or 0) + (step.decode_tokens or 0)
+
+    full = Counter(tokens(one.step) for one, after in pairwise(steps) if _is_cut(one.step, after.step))
+    most = max((tokens(timed.step) for timed in steps), default=0)
+    return most if full[most] >= CUT_STEPS else None
 
 
-def _with_next(steps: Sequence[TimedStep]) -> list[tuple[EngineStep, EngineStep | None]]:
-    following = [*(timed.step for timed in steps[1:]), None]
-    return list(zip((timed.step for timed in steps), following, strict=True))
-
-
-def _prompts_left(step: EngineStep, after: EngineStep | None) -> bool:
-    """Whether a prompt was cut: the step did not finish it, and the next step continues it."""
-    if after is None or not after.prompt_tokens:
+def _is_cut(step: EngineStep, after: EngineStep) -> bool:
+    """Whether the step did not finish a prompt, and the next step continues it."""
+    if not step.prompt_tokens or not after.prompt_tokens:
         return False
     return step.prompt_requests is None or step.prompt_requests > step.first_tokens
 

@@ -20,7 +20,7 @@ from phasewise.diagnosis.analysis.step_reading import StepReading
 
 
 def timelines_from_steps(
-    log: StepLog, worker: str, model: str, until_unix_s: float | None = None
+    log: StepLog, worker: str, until_unix_s: float | None = None
 ) -> tuple[Timeline, ...]:
     """One timeline per request that ended within the log, including those without a token, and one per
     request that is open at `until_unix_s`, if that is given.
@@ -31,15 +31,15 @@ def timelines_from_steps(
         for ended in timed.step.finished:
             found = log.finished(ended.request_id)
             if found is not None:
-                timelines.append(_timeline(ended.request_id, *found, reading, worker, model))
+                timelines.append(_timeline(ended.request_id, *found, reading, worker))
             elif not isnan(ended.e2e_s):
-                timelines.append(_left_early(timed.step.ended_unix_s, ended, worker, model))
+                timelines.append(_left_early(timed.step.ended_unix_s, ended, worker))
     if until_unix_s is not None:
-        timelines += _open_requests(log, worker, model, until_unix_s)
+        timelines += _open_requests(log, worker, until_unix_s)
     return tuple(timelines)
 
 
-def _open_requests(log: StepLog, worker: str, model: str, until_unix_s: float) -> Iterator[Timeline]:
+def _open_requests(log: StepLog, worker: str, until_unix_s: float) -> Iterator[Timeline]:
     """Those that wait came last; those that run had the latest first tokens that no ended request had."""
     steps = [timed.step for timed in log.steps if timed.step.ended_unix_s <= until_unix_s]
     if not steps or not steps[-1].leaves_work:
@@ -51,14 +51,14 @@ def _open_requests(log: StepLog, worker: str, model: str, until_unix_s: float) -
     )
     waiting = min(steps[-1].waiting, len(came_s))
     for number in range(waiting):
-        yield _open(f"waiting-{number}", came_s[number - waiting], (), worker, model, until_unix_s)
+        yield _open(f"waiting-{number}", came_s[number - waiting], (), worker, until_unix_s)
     firsts_s = [step.ended_unix_s for step in steps for _ in range(step.first_tokens)]
     theirs = _without_ended(firsts_s, log)[-steps[-1].running :] if steps[-1].running else []
     for index in theirs:
         since_last = len(firsts_s) - index
         at_s = came_s[-waiting - since_last] if waiting + since_last <= len(came_s) else came_s[0]
         tokens_s = [step.ended_unix_s for step in steps if step.ended_unix_s >= firsts_s[index]]
-        yield _open(f"running-{index}", min(at_s, firsts_s[index]), tokens_s, worker, model, until_unix_s)
+        yield _open(f"running-{index}", min(at_s, firsts_s[index]), tokens_s, worker, until_unix_s)
 
 
 def _without_ended(firsts_s: Sequence[float], log: StepLog) -> list[int]:
@@ -73,7 +73,7 @@ def _without_ended(firsts_s: Sequence[float], log: StepLog) -> list[int]:
             place = bisect_left(left, at_s, key=lambda index: firsts_s[index])
             near = min(
                 range(max(0, place - 1), min(len(left), place + 1)),
-                key=lambda it: abs(firsts_s[left[it]] - at_s),
+                key=lambda spot: abs(firsts_s[left[spot]] - at_s),
             )
             if abs(firsts_s[left[near]] - at_s) <= SAME_STEP_S:
                 del left[near]
@@ -89,7 +89,6 @@ def _open(
     came_unix_s: float,
     tokens_unix_s: Sequence[float],
     worker: str,
-    model: str,
     until_unix_s: float,
 ) -> Timeline:
     age_s = until_unix_s - came_unix_s
@@ -97,7 +96,7 @@ def _open(
     return Timeline(
         request_id=f"{worker}-{name}",
         started_unix_s=came_unix_s,
-        model=model,
+        model="",
         outcome=Outcome.UNFINISHED,
         ended_s=age_s,
         attempts=(attempt,),
@@ -105,7 +104,7 @@ def _open(
     )
 
 
-def _left_early(ended_unix_s: float, ended: FinishedRequest, worker: str, model: str) -> Timeline:
+def _left_early(ended_unix_s: float, ended: FinishedRequest, worker: str) -> Timeline:
     """A request that ended without tokens, or without recorded token times."""
     attempt = Attempt(
         AttemptKind.LOCAL,
@@ -118,7 +117,7 @@ def _left_early(ended_unix_s: float, ended: FinishedRequest, worker: str, model:
     return Timeline(
         request_id=ended.request_id,
         started_unix_s=ended_unix_s - ended.e2e_s,
-        model=model,
+        model="",
         outcome=Outcome.CANCELLED,
         ended_s=ended.e2e_s,
         attempts=(attempt,),
@@ -133,7 +132,6 @@ def _timeline(
     ended: FinishedRequest,
     reading: StepReading,
     worker: str,
-    model: str,
 ) -> Timeline:
     origin_s = seen.arrived_unix_s
     end_s = seen.last_token_unix_s - origin_s
@@ -155,7 +153,7 @@ def _timeline(
     return Timeline(
         request_id=request_id,
         started_unix_s=origin_s,
-        model=model,
+        model="",
         outcome=outcome,
         ended_s=end_s,
         attempts=(attempt,),

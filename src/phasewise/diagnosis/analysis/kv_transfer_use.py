@@ -29,7 +29,6 @@ class KvTransferUse:
 
     @property
     def recomputed_tokens(self) -> float:
-        """Tokens that were computed a second time, by the counters."""
         return max(0.0, self.expected_tokens - self.came_tokens)
 
 
@@ -37,7 +36,7 @@ def kv_transfer_use(
     timelines: Sequence[Timeline], engines: Sequence[EngineSurroundings], began_unix_s: float
 ) -> KvTransferUse | None:
     """The KV transfers that began in the window, by counters; None without transfers or counters."""
-    handed = [it for it in timelines if _decode_side(it, began_unix_s) is not None]
+    handed = [timeline for timeline in timelines if _decode_side(timeline, began_unix_s) is not None]
     expected: dict[str, int] = {}
     again_s: dict[str, float] = {}
     for timeline in handed:
@@ -46,7 +45,7 @@ def kv_transfer_use(
             name = decode.worker.name
             expected[name] = expected.get(name, 0) + (timeline.prompt_tokens or 0)
             again_s[name] = again_s.get(name, 0.0) + _prefill_s(decode)
-    came = {it.name: _came(it, timelines) for it in engines if it.fetched_tokens is not None}
+    came = {engine.name: _came(engine, timelines) for engine in engines if engine.fetched_tokens is not None}
     judged = [name for name in expected if name in came]
     if not judged:
         return None
@@ -61,7 +60,7 @@ def kv_transfer_use(
 
 
 def _decode_side(timeline: Timeline, began_unix_s: float) -> Attempt | None:
-    """A fetch before the window was counted before it."""
+    """The attempt that fetched KV in the window; a fetch before it was counted before it."""
     serving = timeline.serving_attempt
     if serving is None or serving.kind is not AttemptKind.DECODE_SIDE:
         return None
@@ -73,9 +72,9 @@ def _decode_side(timeline: Timeline, began_unix_s: float) -> Attempt | None:
 def _came(engine: EngineSurroundings, timelines: Sequence[Timeline]) -> float:
     """The tokens that it fetched, and those of transferred prompts that it had cached."""
     whole = sum(
-        it.cached_tokens or 0
-        for it in timelines
-        if (serving := it.serving_attempt) is not None
+        timeline.cached_tokens or 0
+        for timeline in timelines
+        if (serving := timeline.serving_attempt) is not None
         and serving.worker.name == engine.name
         and serving.kind is not AttemptKind.DECODE_SIDE
     )

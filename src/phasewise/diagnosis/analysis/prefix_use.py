@@ -70,8 +70,10 @@ def prefix_use(
     unlimited. Marks have fixed sizes, so shares are rounded down to them. Data-parallel ranks have a cache
     each: with several in `logs`, each counts as an engine, and requests of an unknown rank are left out.
     """
-    placed = [(it, cache) for it in timelines if (cache := _cache_of(it, logs or {})) is not None]
-    marked = _marked([it for it, _ in placed])
+    placed = [
+        (timeline, cache) for timeline in timelines if (cache := _cache_of(timeline, logs or {})) is not None
+    ]
+    marked = _marked([timeline for timeline, _ in placed])
     if not marked:
         return None
     seen: set[_Beginning] = set()
@@ -93,7 +95,7 @@ def prefix_use(
         shared=shared / total,
         shared_here=shared_here / total,
         kept=kept / total,
-        cached=_cached(marked),
+        cached=cached_share(marked),
         repeated=_repeated(timelines),
     )
 
@@ -105,7 +107,7 @@ def warm_share(timelines: Sequence[Timeline]) -> float | None:
     None without marks. A shared prefix may reach up to the next mark that differs, and in a conversation up
     to the end of the last answer, which has no mark: only tokens cached beyond that count.
     """
-    marked = [it for it in _marked(timelines) if it.cached_tokens is not None]
+    marked = [timeline for timeline in _marked(timelines) if timeline.cached_tokens is not None]
     if not marked:
         return None
     seen: set[_Beginning] = set()
@@ -123,7 +125,7 @@ def warm_share(timelines: Sequence[Timeline]) -> float | None:
 
 
 def _marked(timelines: Sequence[Timeline]) -> list[Timeline]:
-    return sorted(filter(_is_marked, timelines), key=lambda it: it.started_unix_s)
+    return sorted(filter(_is_marked, timelines), key=lambda timeline: timeline.started_unix_s)
 
 
 def _is_marked(timeline: Timeline) -> bool:
@@ -190,17 +192,20 @@ def _most_shared_tokens(timeline: Timeline, seen: set[_Beginning]) -> float:
     )
 
 
-def _cached(marked: Sequence[Timeline]) -> float | None:
-    reported = [it for it in marked if it.cached_tokens is not None]
-    if not reported:
-        return None
-    return sum(it.cached_tokens or 0 for it in reported) / sum(it.prompt_tokens or 0 for it in reported)
+def cached_share(timelines: Sequence[Timeline]) -> float | None:
+    """The share of prompt tokens that came from a cache; None if no engine reported it."""
+    reported = [
+        timeline for timeline in timelines if timeline.prompt_tokens and timeline.cached_tokens is not None
+    ]
+    tokens = sum(timeline.prompt_tokens or 0 for timeline in reported)
+    return sum(timeline.cached_tokens or 0 for timeline in reported) / tokens if tokens else None
 
 
 def _repeated(timelines: Sequence[Timeline]) -> float | None:
     """The share of prompt tokens that the most similar earlier prompt contains; None without sketches."""
     sketched = sorted(
-        (it for it in timelines if it.text_marks and it.prompt_bytes), key=lambda it: it.started_unix_s
+        (timeline for timeline in timelines if timeline.text_marks and timeline.prompt_bytes),
+        key=lambda timeline: timeline.started_unix_s,
     )
     if not sketched:
         return None

@@ -63,23 +63,30 @@ class ProbeReading:
 
 def probe_reading(timelines: Sequence[Timeline]) -> ProbeReading | None:
     """The figures of a probe; None if too little of it finished."""
-    known = sorted((it for it in timelines if it.prompt_tokens), key=lambda it: it.started_unix_s)
-    longest = max((it.prompt_tokens or 0 for it in known), default=0)
-    longs = [it for it in known if 2 * (it.prompt_tokens or 0) > longest]
-    shorts = [it for it in known if it not in longs]
+    known = sorted(
+        (timeline for timeline in timelines if timeline.prompt_tokens),
+        key=lambda timeline: timeline.started_unix_s,
+    )
+    longest = max((timeline.prompt_tokens or 0 for timeline in known), default=0)
+    longs = [timeline for timeline in known if 2 * (timeline.prompt_tokens or 0) > longest]
+    shorts = [timeline for timeline in known if timeline not in longs]
     if not shorts:
         return None
-    alone = [it for it in shorts if not any(_overlap(it, other) for other in known if other is not it)]
-    together = [it for it in shorts if it not in alone]
+    alone = [
+        short for short in shorts if not any(_overlap(short, other) for other in known if other is not short)
+    ]
+    together = [short for short in shorts if short not in alone]
     first, again, joined = (longs[at] if at < len(longs) else None for at in range(3))
     return ProbeReading(
         short=_median_start(alone),
         long=None if first is None else _median_start([first]),
         again=None if again is None else _median_start([again]),
-        alone_tpot_s=_median([found for it in alone if (found := tpot_s(it)) is not None]),
+        alone_tpot_s=_median([found for stream in alone if (found := tpot_s(stream)) is not None]),
         streams=len(together),
-        together_tpot_s=_median([median(gaps) for it in together if (gaps := chunk_gaps_s(it))]),
-        stall_s=None if joined is None else max((_stall_s(it, joined) for it in together), default=None),
+        together_tpot_s=_median([median(gaps) for stream in together if (gaps := chunk_gaps_s(stream))]),
+        stall_s=None
+        if joined is None
+        else max((_stall_s(stream, joined) for stream in together), default=None),
         joined_tokens=None if joined is None else joined.prompt_tokens,
     )
 
@@ -103,7 +110,11 @@ def _overlap(one: Timeline, other: Timeline) -> bool:
 
 
 def _median_start(timelines: Sequence[Timeline]) -> Start | None:
-    starts = [(it.prompt_tokens or 0, found) for it in timelines if (found := ttft_s(it)) is not None]
+    starts = [
+        (timeline.prompt_tokens or 0, found)
+        for timeline in timelines
+        if (found := ttft_s(timeline)) is not None
+    ]
     if not starts:
         return None
     return Start(round(median(tokens for tokens, _ in starts)), median(found for _, found in starts))

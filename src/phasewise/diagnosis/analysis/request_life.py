@@ -22,7 +22,7 @@ from phasewise.diagnosis.analysis.attribution import (
 )
 from phasewise.diagnosis.analysis.stall_causes import ExplainedStall, GuiltyPrompt, explain_stalls
 from phasewise.diagnosis.analysis.step_reading import StepReading
-from phasewise.diagnosis.analysis.token_ledger import StreamStretch, Tally, stream_tallies
+from phasewise.diagnosis.analysis.token_ledger import StreamStretch, TokenLedger, stream_ledgers
 from phasewise.diagnosis.analysis.unnamed_prompt import counted_tokens
 
 
@@ -54,7 +54,6 @@ class LifeStep:
 
     @property
     def other_prompt_tokens(self) -> int:
-        """The prompt tokens of other requests that it computed."""
         own = self.own_tokens if self.role is StepRole.PREFILL else 0
         return max(0, (self.timed.step.prompt_tokens or 0) - own)
 
@@ -77,7 +76,6 @@ class Fellow:
 
     @property
     def steps(self) -> int:
-        """In how many of the request's steps it took part."""
         return self.prefill_steps + self.decode_steps
 
 
@@ -93,11 +91,10 @@ class RequestLife:
     steps: tuple[LifeStep, ...] = ()
     fellows: tuple[Fellow, ...] = ()
     stalls: tuple[ExplainedStall, ...] = ()
-    stream: Tally | None = None
+    stream: TokenLedger | None = None
     prefill_tokens: int | None = None
 
     def of(self, *roles: StepRole) -> tuple[LifeStep, ...]:
-        """Its steps of these roles."""
         return tuple(step for step in self.steps if step.role in roles)
 
 
@@ -106,7 +103,7 @@ def life_of(timeline: Timeline, readings: Readings) -> RequestLife:
     (known,) = explained((timeline,), readings)
     serving, prefill = known.serving_attempt, known.prefill_attempt
     reading = None if serving is None else attempt_reading(serving, readings)
-    stalls = explain_stalls(known, None if reading is None else reading.log, reading)
+    stalls = explain_stalls(known, reading)
     steps: list[LifeStep] = []
     fellows: tuple[Fellow, ...] = ()
     for attempt in (prefill, serving):
@@ -118,7 +115,7 @@ def life_of(timeline: Timeline, readings: Readings) -> RequestLife:
             continue
         own = tuple(_steps(known, attempt, found, *seen))
         steps += own
-        fellows += _fellows([it for it in own if it.own_tokens], found, seen[1].request_id)
+        fellows += _fellows([step for step in own if step.own_tokens], found, seen[1].request_id)
     tokens = _prefill_tokens(known, reading)
     return RequestLife(known, tuple(steps), fellows, stalls, _stream(known, stalls, readings), tokens)
 
@@ -150,7 +147,7 @@ def _steps(
         start_s = timed.started_unix_s
         if start_s is None:
             start_s = seen.scheduled_unix_s if role is StepRole.PREFILL else timed.step.ended_unix_s
-        others = (it.ended for it in reading.prefilled_in(timed.step) if it.ended is not ended)
+        others = (record.ended for record in reading.prefilled_in(timed.step) if record.ended is not ended)
         return LifeStep(
             role,
             timed,
@@ -158,7 +155,9 @@ def _steps(
             timed.step.ended_unix_s - origin_s,
             own,
             cached,
-            tuple(GuiltyPrompt(it.request_id, it.prompt_tokens, it.cached_tokens) for it in others),
+            tuple(
+                GuiltyPrompt(other.request_id, other.prompt_tokens, other.cached_tokens) for other in others
+            ),
         )
 
     for timed in before:
@@ -192,8 +191,8 @@ def even_shares(tokens: int, steps: int) -> list[int]:
 
 def _fellows(own: Sequence[LifeStep], reading: StepReading, engine_id: str) -> tuple[Fellow, ...]:
     """The other requests in these steps, those with most steps first; known are those that ended since."""
-    ends = [it.timed.step.ended_unix_s for it in own]
-    prefills = Counter(other.request_id for it in own for other in it.others)
+    ends = [step.timed.step.ended_unix_s for step in own]
+    prefills = Counter(other.request_id for step in own for other in step.others)
     found = []
     for request_id in (each.request_id for timed in reading.log.steps for each in timed.step.finished):
         seen = reading.log.finished(request_id)
@@ -206,15 +205,15 @@ def _fellows(own: Sequence[LifeStep], reading: StepReading, engine_id: str) -> t
         if common:
             tokens = (ended.prompt_tokens, ended.output_tokens)
             found.append(Fellow(request_id, *tokens, prefill, common - prefill))
-    return tuple(sorted(found, key=lambda it: -it.steps))
+    return tuple(sorted(found, key=lambda fellow: -fellow.steps))
 
 
-def _stream(timeline: Timeline, stalls: tuple[ExplainedStall, ...], readings: Readings) -> Tally | None:
+def _stream(timeline: Timeline, stalls: tuple[ExplainedStall, ...], readings: Readings) -> TokenLedger | None:
     """Where the time after the first token went, up to the end."""
     first_s = ttft_s(timeline)
     end_s = e2e_s(timeline) or timeline.ended_s
     if first_s is None or end_s <= first_s:
         return None
     stretch = StreamStretch(timeline, end_s - first_s, 1.0, stalls)
-    split = stream_tallies((stretch,), readings)
-    return split[0] if split else Tally(unexplained_s=stretch.seconds)
+    split = stream_ledgers((stretch,), readings)
+    return split[0] if split else TokenLedger(unexplained_s=stretch.seconds)

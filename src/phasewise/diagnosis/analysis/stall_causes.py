@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -69,55 +69,12 @@ class ExplainedStall:
     engine: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StallEvent:
-    """A stall of one or more streams at once; `lost_s` is the sum over all of them."""
-
-    cause: StallCause
-    request_ids: tuple[str, ...]
-    longest_s: float
-    lost_s: float
-    steps: tuple[TimedStep, ...] = ()
-    guilty: tuple[GuiltyPrompt, ...] = ()
-
-
-def explain_stalls(
-    timeline: Timeline, log: StepLog | None, reading: StepReading | None = None
-) -> tuple[ExplainedStall, ...]:
+def explain_stalls(timeline: Timeline, reading: StepReading | None) -> tuple[ExplainedStall, ...]:
     """Every stall of the stream with its cause; unknown without a step record of that time."""
-    if reading is None and log is not None:
-        reading = StepReading(log)
     serving = timeline.serving_attempt
     engine = None if serving is None else serving.worker.name
     found = tuple(replace(_explain(timeline, stall, reading), engine=engine) for stall in stalls(timeline))
     return _with_client(found, timeline.client_blocked_s or 0.0)
-
-
-def stall_events(found: Iterable[ExplainedStall]) -> tuple[StallEvent, ...]:
-    """Stalls grouped by step, the costliest first.
-
-    A stall without a step is an event of its own.
-    """
-    groups: dict[tuple[object, ...], list[ExplainedStall]] = {}
-    for index, each in enumerate(found):
-        longest = max(each.steps, key=lambda timed: timed.duration_s or 0.0, default=None)
-        key = (index,) if longest is None else (each.cause, each.engine, longest.step.seq)
-        groups.setdefault(key, []).append(each)
-    events = [_event(members) for members in groups.values()]
-    return tuple(sorted(events, key=lambda event: -event.lost_s))
-
-
-def _event(members: Sequence[ExplainedStall]) -> StallEvent:
-    steps = {timed.step.seq: timed for each in members for timed in each.steps}
-    guilty = {prompt.request_id: prompt for each in members for prompt in each.guilty}
-    return StallEvent(
-        cause=members[0].cause,
-        request_ids=tuple(dict.fromkeys(each.request_id for each in members)),
-        longest_s=max(each.stall.duration_s for each in members),
-        lost_s=sum(each.stall.excess_s for each in members),
-        steps=tuple(steps[seq] for seq in sorted(steps)),
-        guilty=_biggest_first(guilty.values()),
-    )
 
 
 def _explain(timeline: Timeline, stall: Stall, reading: StepReading | None) -> ExplainedStall:
@@ -183,8 +140,7 @@ def _took_part(timed: TimedStep, begin_s: float, stall: Stall) -> bool:
 def _may_be_preempted(timeline: Timeline, log: StepLog) -> bool:
     """Whether the stream was or may have been preempted: the engine reports it when a request ends."""
     serving = timeline.serving_attempt
-    request_id = serving.engine_request_id if serving is not None else None
-    found = None if request_id is None else log.finished(request_id)
+    found = None if serving is None else log.finished(serving.engine_request_id or "")
     return found is None or found[1].preemptions > 0
 
 
@@ -209,10 +165,10 @@ def _cause_in_steps(heavy: tuple[TimedStep, ...], reading: StepReading) -> Stall
         return StallCause.UNKNOWN
     splits = [reading.split(timed, timed.step.ended_unix_s) for timed in heavy]
     seconds = {
-        StallCause.PREFILL_CHUNK: sum(it.prompts_s for it in splits),
-        StallCause.PREEMPTION: sum(it.recomputed_s for it in splits),
-        StallCause.PAUSE: sum(it.paused_s for it in splits),
-        StallCause.COLD_STEP: sum(it.cold_s for it in splits),
+        StallCause.PREFILL_CHUNK: sum(split.prompts_s for split in splits),
+        StallCause.PREEMPTION: sum(split.recomputed_s for split in splits),
+        StallCause.PAUSE: sum(split.paused_s for split in splits),
+        StallCause.COLD_STEP: sum(split.cold_s for split in splits),
     }
     most = max(seconds, key=lambda cause: seconds[cause])
     if seconds[most] > 0:
@@ -225,13 +181,17 @@ def _cause_in_steps(heavy: tuple[TimedStep, ...], reading: StepReading) -> Stall
 
 
 def _guilty(heavy: tuple[TimedStep, ...], reading: StepReading) -> tuple[GuiltyPrompt, ...]:
-    found = {it.ended.request_id: it.ended for timed in heavy for it in reading.prefilled_in(timed.step)}
-    prompts = (GuiltyPrompt(name, it.prompt_tokens, it.cached_tokens) for name, it in found.items())
+    found = {
+        record.ended.request_id: record.ended
+        for timed in heavy
+        for record in reading.prefilled_in(timed.step)
+    }
+    prompts = (GuiltyPrompt(name, ended.prompt_tokens, ended.cached_tokens) for name, ended in found.items())
     return _biggest_first(prompts)
 
 
 def _biggest_first(prompts: Iterable[GuiltyPrompt]) -> tuple[GuiltyPrompt, ...]:
-    return tuple(sorted(prompts, key=lambda it: it.cached_tokens - it.prompt_tokens))
+    return tuple(sorted(prompts, key=lambda prompt: prompt.cached_tokens - prompt.prompt_tokens))
 
 
 def _with_client(found: tuple[ExplainedStall, ...], blocked_s: float) -> tuple[ExplainedStall, ...]:

@@ -22,9 +22,9 @@ HUNG_S = 5.0
 """An engine that stands still for this long at the window's end is called hung; for less, it pauses."""
 CERTAIN_S = 8.0
 LONGEST_STEPS = 2.0
-"""If it lasts longer than CERTAIN_S, standing still is this many times as long as the longest step,"""
+"""A silence of CERTAIN_S or more is a standstill from this many times the longest step."""
 LONGEST_STEPS_OF_PAUSE = 4.0
-"""else this many times."""
+"""A shorter silence is a standstill from this many times the longest step."""
 SEVERAL_STEPS, ENOUGH_STEPS = 3, 10
 COLD_FACTOR = 3.0
 """A cold step takes this many times as long as a later one of the same size."""
@@ -84,7 +84,7 @@ def _since_last_step(
     engine: str, reading: StepReading, timelines: Sequence[Timeline], window: Window, longest_s: float
 ) -> Standstill | None:
     """The engine's silence at the window's end, if requests were sent to it and are open."""
-    open_since = [_sent_unix_s(it) for it in timelines if _is_open_at(it, engine)]
+    open_since = [_sent_unix_s(timeline) for timeline in timelines if _is_open_at(timeline, engine)]
     if not open_since:
         return None
     steps = reading.log.steps
@@ -140,7 +140,7 @@ class StepGap:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class UsualPace:
     """What steps and prompt tokens usually take, and the part of the working time that went into prompts."""
 
     step_s: float
@@ -148,31 +148,31 @@ class Pace:
     prompts_share: float
 
 
-def pace_of(loads: Sequence[LoadReading]) -> Pace:
+def pace_of(loads: Sequence[LoadReading]) -> UsualPace:
     """The engine's pace between readings; zero where nothing of the kind was seen."""
     marks = progress_of(loads)
     step_s = _decode_step_s(marks)
-    with_prompts = [it for it in marks if it.prompt_tokens]
-    rates = [(it.seconds - it.steps * step_s) / it.prompt_tokens for it in with_prompts]
+    with_prompts = [mark for mark in marks if mark.prompt_tokens]
+    rates = [(mark.seconds - mark.steps * step_s) / mark.prompt_tokens for mark in with_prompts]
     token_s = max(0.0, median(rates)) if rates else 0.0
-    whole_s = sum(it.seconds for it in marks)
+    whole_s = sum(mark.seconds for mark in marks)
     # A long gap may be a pause: what prompts took is counted by their tokens.
-    prompts_s = sum(min(it.seconds, it.prompt_tokens * token_s) for it in with_prompts)
-    return Pace(step_s, token_s, prompts_s / whole_s if whole_s > 0 else 0.0)
+    prompts_s = sum(min(mark.seconds, mark.prompt_tokens * token_s) for mark in with_prompts)
+    return UsualPace(step_s, token_s, prompts_s / whole_s if whole_s > 0 else 0.0)
 
 
 def _decode_step_s(marks: Sequence[Progress]) -> float:
     """The usual step without prompts. Between readings beside a prompt, a part of its step may have run."""
     apart = [
-        it
-        for before, it, after in zip(marks, marks[1:], marks[2:], strict=False)
-        if it.steps and not (before.prompt_tokens or it.prompt_tokens or after.prompt_tokens)
+        mark
+        for before, mark, after in zip(marks, marks[1:], marks[2:], strict=False)
+        if mark.steps and not (before.prompt_tokens or mark.prompt_tokens or after.prompt_tokens)
     ]
-    if sum(it.steps for it in apart) >= ENOUGH_STEPS:
-        usual_s = median(it.seconds / it.steps for it in apart)
-        usual = [it for it in apart if it.seconds <= COLD_FACTOR * it.steps * usual_s]
-        return sum(it.seconds for it in usual) / sum(it.steps for it in usual)
-    return min((it.seconds / it.steps for it in marks if it.steps >= SEVERAL_STEPS), default=0.0)
+    if sum(mark.steps for mark in apart) >= ENOUGH_STEPS:
+        usual_s = median(mark.seconds / mark.steps for mark in apart)
+        usual = [mark for mark in apart if mark.seconds <= COLD_FACTOR * mark.steps * usual_s]
+        return sum(mark.seconds for mark in usual) / sum(mark.steps for mark in usual)
+    return min((mark.seconds / mark.steps for mark in marks if mark.steps >= SEVERAL_STEPS), default=0.0)
 
 
 def step_gaps(loads: Sequence[LoadReading]) -> tuple[StepGap, ...]:
@@ -180,9 +180,9 @@ def step_gaps(loads: Sequence[LoadReading]) -> tuple[StepGap, ...]:
     marks, pace = progress_of(loads), pace_of(loads)
     usual_s = median([later.at_unix_s - earlier.at_unix_s for earlier, later in pairwise(loads)] or [0.0])
     return tuple(
-        it.gap(it.steps * pace.step_s + it.prompt_tokens * pace.prompt_token_s)
-        for it in marks
-        if it.seconds > GAP_READINGS * usual_s
+        mark.gap(mark.steps * pace.step_s + mark.prompt_tokens * pace.prompt_token_s)
+        for mark in marks
+        if mark.seconds > GAP_READINGS * usual_s
     )
 
 
@@ -198,10 +198,10 @@ def cold_gaps(loads: Sequence[LoadReading]) -> tuple[StepGap, ...]:
     if not pace.step_s:
         return ()
     slow = []
-    for it in progress_of(loads):
-        needed_s = it.steps * pace.step_s + it.prompt_tokens * pace.prompt_token_s
-        if it.seconds > COLD_FACTOR * needed_s + usual_s:
-            slow.append(it.gap(needed_s))
+    for mark in progress_of(loads):
+        needed_s = mark.steps * pace.step_s + mark.prompt_tokens * pace.prompt_token_s
+        if mark.seconds > COLD_FACTOR * needed_s + usual_s:
+            slow.append(mark.gap(needed_s))
     early = tuple(gap for gap in slow if gap.began_unix_s < middle_s)
     return early if len(early) >= COLD_FACTOR * (len(slow) - len(early)) else ()
 

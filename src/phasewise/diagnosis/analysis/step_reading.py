@@ -27,14 +27,14 @@ costs.
 FIRST_OF_LIFE = 64
 """Within this many steps, an engine runs most kinds of steps for the first time."""
 MOST_DRAFTED = 64
-"""No draft is longer: streams with more tokens in a step are computed again after a preemption, which vLLM
-counts as decode tokens,"""
+"""No draft is longer: a stream with more tokens in a step is computed again after a preemption, which vLLM
+counts as decode tokens."""
 TOKENS_AGAIN = 2
-"""as are those with this many in a step that reports a preempted stream's return."""
+"""In a step that reports a preempted stream's return, streams with this many tokens are computed again."""
 PAUSE_FACTOR = 4.0
-"""A step that took this many times its expected time paused for the rest of it,"""
+"""A step that took this many times its expected time paused for the rest of it."""
 PAUSE_FLOOR_S = 0.05
-"""if the pause is long enough to notice."""
+"""A shorter rest is no pause: nobody would notice it."""
 
 Kind = tuple[int, int]
 """The kind of a step: the magnitudes of its prompt tokens and its streams, in powers of two."""
@@ -67,7 +67,6 @@ class PrefillRecord:
 
     @property
     def uncached_tokens(self) -> int:
-        """The prompt tokens that had to be computed."""
         return max(0, self.ended.prompt_tokens - self.ended.cached_tokens)
 
 
@@ -90,7 +89,8 @@ class StepReading:
         """
         duration_s = timed.duration_s
         if duration_s is None:
-            whole_s = max(0.0, timed.step.ended_unix_s - max(since_s, self._end_before(timed)))
+            before_s = self._ends_before.get(timed.step.seq, timed.step.ended_unix_s)
+            whole_s = max(0.0, timed.step.ended_unix_s - max(since_s, before_s))
             needed_s = min(whole_s, self._needed_s(timed, whole_s))
             return self._made(timed, needed_s, paused_s=whole_s - needed_s, cold_s=0.0)
         if timed.step.seq not in self._splits:
@@ -115,7 +115,7 @@ class StepReading:
         """When the step began; after idleness, by the time of any step of its kind; None without one."""
         if timed.started_unix_s is not None:
             return timed.started_unix_s
-        like_s = [it.duration_s or 0.0 for it in self._kinds.get(_kind(timed.step), ())]
+        like_s = [like.duration_s or 0.0 for like in self._kinds.get(_kind(timed.step), ())]
         usual_s = self.expected_s(timed) or (median(like_s) if like_s else None)
         return None if usual_s is None else timed.step.ended_unix_s - usual_s
 
@@ -129,7 +129,6 @@ class StepReading:
 
     @cached_property
     def cold_steps(self) -> tuple[TimedStep, ...]:
-        """The cold steps, in order."""
         return tuple(timed for timed in self.log.steps if self.cold_s(timed) > 0)
 
     @property
@@ -175,10 +174,6 @@ class StepReading:
             return timed.step.ended_unix_s - start_s
         return whole_s if timed.step.prompt_tokens else self.log.usual_decode_step_s or 0.0
 
-    def _end_before(self, timed: TimedStep) -> float:
-        before = self._ends_before.get(timed.step.seq)
-        return timed.step.ended_unix_s if before is None else before
-
     def _known(self, timed: TimedStep, duration_s: float) -> StepSplit:
         cold_s = min(self.cold_s(timed), duration_s)
         left_s = duration_s - cold_s
@@ -189,7 +184,7 @@ class StepReading:
         return self._made(timed, left_s - paused_s, paused_s, cold_s)
 
     def _made(self, timed: TimedStep, work_s: float, paused_s: float, cold_s: float) -> StepSplit:
-        """Split the step's working time between its prompts and its streams."""
+        """The step's working time, split between its prompts and its streams."""
         prompts, again = timed.step.prompt_tokens or 0, recomputed_tokens(timed.step)
         decode_s, again_s = work_s, 0.0
         if prompts + again:
@@ -299,7 +294,7 @@ class StepReading:
 
 
 def recomputed_tokens(step: EngineStep) -> int:
-    """Tokens that were lost by a preemption and are computed again."""
+    """The tokens that a preemption lost and the step computed again."""
     tokens, streams = step.decode_tokens or 0, step.decode_requests
     if not streams:
         return 0
@@ -316,7 +311,9 @@ def _cold_excess_s(steps: Sequence[TimedStep]) -> dict[int, float]:
     excess: dict[int, float] = {}
     for index, timed in enumerate(steps[:COLD_STEPS]):
         later = [
-            it.duration_s for it in steps[max(index + 1, len(steps) // 2) :] if it.duration_s is not None
+            later_step.duration_s
+            for later_step in steps[max(index + 1, len(steps) // 2) :]
+            if later_step.duration_s is not None
         ]
         if len(later) < FEWEST_LIKE or timed.duration_s is None:
             break

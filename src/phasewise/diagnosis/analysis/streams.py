@@ -14,12 +14,12 @@ from phasewise.core.slo import Slo
 from phasewise.core.statistics import quantile
 from phasewise.core.timeline import Outcome, Timeline
 from phasewise.diagnosis.analysis.attribution import Readings, reading_of
-from phasewise.diagnosis.analysis.stall_causes import ExplainedStall, StallEvent, explain_stalls, stall_events
+from phasewise.diagnosis.analysis.stall_causes import ExplainedStall, explain_stalls
 from phasewise.diagnosis.analysis.token_ledger import (
     StreamStretch,
     TokenLedger,
     recorded_streams,
-    stream_tallies,
+    stream_ledgers,
     token_ledger,
 )
 
@@ -38,7 +38,6 @@ class StreamSummary:
     `unexplained_s` is a mean, in which positive and negative differences between streams and their steps
     cancel; `unexplained_abs_p50_s` and `unexplained_share_p50` are the median of the absolute differences.
     `slow_ledger` is that of slow streams, in which causes are searched. `broken_off` streams were aborted.
-    `events` are the stalls by cause: one step that stalled many streams is one event.
     """
 
     streams: int
@@ -58,7 +57,6 @@ class StreamSummary:
     stalls: tuple[ExplainedStall, ...] = ()
     ledger: TokenLedger | None = None
     slow_ledger: TokenLedger | None = None
-    events: tuple[StallEvent, ...] = ()
     broken_off: int = 0
     unexplained_abs_p50_s: float | None = None
     unexplained_share_p50: float | None = None
@@ -66,7 +64,11 @@ class StreamSummary:
 
 def stream_summary(timelines: Sequence[Timeline], slo: Slo, readings: Readings) -> StreamSummary | None:
     """How these requests streamed, or None when no stream has a time per token."""
-    streams = [_Stream(it, _stalls(it, readings)) for it in timelines if len(it.content_times_s) > 1]
+    streams = [
+        _Stream(timeline, explain_stalls(timeline, reading_of(timeline, readings)))
+        for timeline in timelines
+        if len(timeline.content_times_s) > 1
+    ]
     stretches = _stretches(streams)
     if not stretches:
         return None
@@ -74,8 +76,8 @@ def stream_summary(timelines: Sequence[Timeline], slo: Slo, readings: Readings) 
     gaps = [gap for stream in streams for gap in chunk_gaps_s(stream.timeline)]
     noticed = tuple(found for stream in streams for found in stream.noticed(slo))
     losses = _losses_s(streams, stretches, slo)
-    tallies = stream_tallies(stretches, readings)
-    ledger = token_ledger(tallies)
+    ledgers = stream_ledgers(stretches, readings)
+    ledger = token_ledger(ledgers)
     step_timed = len(recorded_streams(stretches, readings))
     return StreamSummary(
         streams=len(streams),
@@ -95,19 +97,18 @@ def stream_summary(timelines: Sequence[Timeline], slo: Slo, readings: Readings) 
         stalls=noticed,
         ledger=ledger,
         slow_ledger=_slow_ledger(stretches, slo, readings) or ledger,
-        events=stall_events(noticed),
         broken_off=sum(stream.timeline.outcome not in ENDED_WELL_OR_OPEN for stream in streams),
-        unexplained_abs_p50_s=median(abs(it.unexplained_s) for it in tallies) if tallies else None,
-        unexplained_share_p50=median(it.unexplained_share for it in tallies) if tallies else None,
+        unexplained_abs_p50_s=median(abs(each.unexplained_s) for each in ledgers) if ledgers else None,
+        unexplained_share_p50=median(each.unexplained_share for each in ledgers) if ledgers else None,
     )
 
 
 def _slow_ledger(stretches: Sequence[StreamStretch], slo: Slo, readings: Readings) -> TokenLedger | None:
     """The mean token of the streams that missed the objective, weighted by what each lost."""
-    slow = [it for it in stretches if it.per_token_s > slo.tpot_s]
-    tallies = stream_tallies(slow, readings)
-    lost_s = [it.seconds - slo.tpot_s * it.tokens for it in slow]
-    return token_ledger(tallies, lost_s if len(tallies) == len(slow) else None)
+    slow = [stretch for stretch in stretches if stretch.per_token_s > slo.tpot_s]
+    ledgers = stream_ledgers(slow, readings)
+    lost_s = [stretch.seconds - slo.tpot_s * stretch.tokens for stretch in slow]
+    return token_ledger(ledgers, lost_s if len(ledgers) == len(slow) else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,16 +120,13 @@ class _Stream:
 
     def noticed(self, slo: Slo) -> tuple[ExplainedStall, ...]:
         """The noticeable stalls."""
-        return tuple(it for it in self.stalls if it.stall.duration_s >= NOTICED_STALL_TOKENS * slo.tpot_s)
+        return tuple(
+            found for found in self.stalls if found.stall.duration_s >= NOTICED_STALL_TOKENS * slo.tpot_s
+        )
 
     def stalled_s(self, slo: Slo) -> float:
         """Their total excess time."""
         return sum(found.stall.excess_s for found in self.noticed(slo))
-
-
-def _stalls(timeline: Timeline, readings: Readings) -> tuple[ExplainedStall, ...]:
-    reading = reading_of(timeline, readings)
-    return explain_stalls(timeline, None if reading is None else reading.log, reading)
 
 
 def _stretches(streams: Sequence[_Stream]) -> tuple[StreamStretch, ...]:
@@ -138,13 +136,17 @@ def _stretches(streams: Sequence[_Stream]) -> tuple[StreamStretch, ...]:
     others.
     """
     whole = [
-        StreamStretch(it.timeline, per_token * (tokens - 1), tokens - 1, it.stalls)
-        for it in streams
-        if (per_token := tpot_s(it.timeline)) is not None and (tokens := it.timeline.output_tokens)
+        StreamStretch(stream.timeline, per_token * (tokens - 1), tokens - 1, stream.stalls)
+        for stream in streams
+        if (per_token := tpot_s(stream.timeline)) is not None and (tokens := stream.timeline.output_tokens)
     ]
-    chunks = sum(len(it.timeline.content_times_s) - 1 for it in whole)
-    tokens_per_chunk = sum(it.tokens for it in whole) / chunks if chunks else 1.0
-    cut = [_as_far_as_it_went(it, tokens_per_chunk) for it in streams if _has_pace_but_no_end(it.timeline)]
+    chunks = sum(len(stretch.timeline.content_times_s) - 1 for stretch in whole)
+    tokens_per_chunk = sum(stretch.tokens for stretch in whole) / chunks if chunks else 1.0
+    cut = [
+        _as_far_as_it_went(stream, tokens_per_chunk)
+        for stream in streams
+        if _has_pace_but_no_end(stream.timeline)
+    ]
     return tuple(whole + cut)
 
 
@@ -163,5 +165,5 @@ def _as_far_as_it_went(stream: _Stream, tokens_per_chunk: float) -> StreamStretc
 
 def _losses_s(streams: Sequence[_Stream], stretches: Sequence[StreamStretch], slo: Slo) -> list[float]:
     """Seconds beyond the objective per stream: over all tokens, or in stalls if that is more."""
-    over_all = {id(it.timeline): it.seconds - slo.tpot_s * it.tokens for it in stretches}
-    return [max(0.0, over_all.get(id(it.timeline), 0.0), it.stalled_s(slo)) for it in streams]
+    over_all = {id(stretch.timeline): stretch.seconds - slo.tpot_s * stretch.tokens for stretch in stretches}
+    return [max(0.0, over_all.get(id(stream.timeline), 0.0), stream.stalled_s(slo)) for stream in streams]

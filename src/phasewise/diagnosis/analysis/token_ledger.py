@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -11,7 +11,7 @@ from phasewise.core.steps import TimedStep
 from phasewise.core.timeline import Part, Timeline
 from phasewise.diagnosis.analysis.attribution import Readings, reading_of
 from phasewise.diagnosis.analysis.stall_causes import ExplainedStall, StallCause
-from phasewise.diagnosis.analysis.step_reading import StepReading
+from phasewise.diagnosis.analysis.step_reading import StepReading, StepSplit
 
 MOST_OF_STEPS = 0.5
 """Decode time is split by cost only if costs are known for this share of the steps' time."""
@@ -19,16 +19,16 @@ MOST_OF_STEPS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class TokenLedger:
-    """The parts of the mean time of an output token after the first; they add up.
+    """The parts of the time of an output token after the first: of one stream's mean token, or of several.
 
     `floor_s`, `batch_s` and `kv_read_s` split `step_s`, the time of decode steps, by the fitted costs; None
     without a fit. `prompts_s` is what prompts computed in the same steps added,
     `preempted_s` the time lost by preempted streams and by computing them again, `paused_s` the pauses of the
     engine, `client_s` the time that the gateway waited for its client to read, `cold_s` the excess of cold
-    steps over later ones.
+    steps over later ones. The parts add up to `total_s`.
     """
 
-    step_s: float
+    step_s: float = 0.0
     floor_s: float | None = None
     batch_s: float | None = None
     kv_read_s: float | None = None
@@ -40,17 +40,17 @@ class TokenLedger:
     unexplained_s: float = 0.0
 
     @property
+    def explained_s(self) -> float:
+        return self.step_s + self.prompts_s + self.preempted_s + self.paused_s + self.client_s + self.cold_s
+
+    @property
     def total_s(self) -> float:
-        """The mean time per output token of these streams."""
-        return (
-            self.step_s
-            + self.prompts_s
-            + self.preempted_s
-            + self.paused_s
-            + self.client_s
-            + self.cold_s
-            + self.unexplained_s
-        )
+        return self.explained_s + self.unexplained_s
+
+    @property
+    def unexplained_share(self) -> float:
+        """The unexplained part of the time, whether streams took longer than their steps or shorter."""
+        return abs(self.unexplained_s) / self.total_s if self.total_s > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,61 +64,35 @@ class StreamStretch:
 
     @property
     def began_unix_s(self) -> float:
-        """When its first content came."""
+        """When the first content came."""
         return self.timeline.started_unix_s + self.timeline.content_times_s[0]
 
     @property
     def per_token_s(self) -> float:
-        """The mean time of a token."""
         return self.seconds / self.tokens
-
-
-@dataclass(slots=True)
-class Tally:
-    """Seconds of one stream, of its mean token, or of the mean token of several."""
-
-    step_s: float = 0.0
-    floor_s: float = 0.0
-    batch_s: float = 0.0
-    kv_read_s: float = 0.0
-    prompts_s: float = 0.0
-    preempted_s: float = 0.0
-    paused_s: float = 0.0
-    client_s: float = 0.0
-    cold_s: float = 0.0
-    unexplained_s: float = 0.0
-
-    def per(self, tokens: float) -> Tally:
-        """The mean of so many tokens."""
-        return Tally(*(getattr(self, name) / tokens for name in self.__slots__))
-
-    @property
-    def explained_s(self) -> float:
-        """The sum of all measured parts."""
-        return self.step_s + self.prompts_s + self.preempted_s + self.paused_s + self.client_s + self.cold_s
-
-    @property
-    def unexplained_share(self) -> float:
-        """The unexplained share of the time, positive or negative."""
-        total_s = self.explained_s + self.unexplained_s
-        return abs(self.unexplained_s) / total_s if total_s > 0 else 0.0
 
 
 def recorded_streams(stretches: Sequence[StreamStretch], readings: Readings) -> tuple[StreamStretch, ...]:
     """The streams whose decode steps are on record."""
-    return tuple(it for it in stretches if _reading(it, readings) is not None)
+    return tuple(stretch for stretch in stretches if _reading(stretch, readings) is not None)
 
 
-def stream_tallies(stretches: Sequence[StreamStretch], readings: Readings) -> tuple[Tally, ...]:
+def stream_ledgers(stretches: Sequence[StreamStretch], readings: Readings) -> tuple[TokenLedger, ...]:
     """The mean token of each stream: from step records if there are any, else from the engines' reports.
 
     Empty without either.
     """
-    recorded = [_of_steps(it, reading) for it in stretches if (reading := _reading(it, readings)) is not None]
+    recorded = [
+        _of_steps(stretch, reading)
+        for stretch in stretches
+        if (reading := _reading(stretch, readings)) is not None
+    ]
     if recorded:
         return tuple(recorded)
     return tuple(
-        _of_report(it, decode_s) for it in stretches if (decode_s := _reported_s(it.timeline)) is not None
+        _of_report(stretch, decode_s)
+        for stretch in stretches
+        if (decode_s := _reported_s(stretch.timeline)) is not None
     )
 
 
@@ -131,63 +105,55 @@ def _reading(stretch: StreamStretch, readings: Readings) -> StepReading | None:
     return found if stretch.began_unix_s >= recorded_since_s - CLOCK_SLACK_S else None
 
 
-def token_ledger(tallies: Sequence[Tally], weights: Sequence[float] | None = None) -> TokenLedger | None:
+def token_ledger(
+    ledgers: Sequence[TokenLedger], weights: Sequence[float] | None = None
+) -> TokenLedger | None:
     """The mean token of all these streams, equally weighted if no weights are given."""
-    if not tallies:
+    if not ledgers:
         return None
-    mean = Tally(*(fmean([getattr(it, name) for it in tallies], weights) for name in Tally.__slots__))
-    ledger = TokenLedger(
-        step_s=mean.step_s,
-        prompts_s=mean.prompts_s,
-        preempted_s=mean.preempted_s,
-        paused_s=mean.paused_s,
-        client_s=mean.client_s,
-        cold_s=mean.cold_s,
-        unexplained_s=mean.unexplained_s,
+    mean = TokenLedger(
+        *(fmean([getattr(each, name) or 0.0 for each in ledgers], weights) for name in TokenLedger.__slots__)
     )
-    reported_s = mean.floor_s + mean.batch_s + mean.kv_read_s
-    if reported_s <= 0 or reported_s < MOST_OF_STEPS * mean.step_s:
-        return ledger
-    scale = mean.step_s / reported_s
-    return replace(
-        ledger,
-        floor_s=mean.floor_s * scale,
-        batch_s=mean.batch_s * scale,
-        kv_read_s=mean.kv_read_s * scale,
-    )
+    split = {name: getattr(mean, name) for name in ("floor_s", "batch_s", "kv_read_s")}
+    split_s = sum(split.values())
+    if split_s <= 0 or split_s < MOST_OF_STEPS * mean.step_s:
+        return replace(mean, floor_s=None, batch_s=None, kv_read_s=None)
+    scale = mean.step_s / split_s
+    return replace(mean, **{name: seconds * scale for name, seconds in split.items()})
 
 
-def _of_report(stretch: StreamStretch, decode_s: float) -> Tally:
+def _of_report(stretch: StreamStretch, decode_s: float) -> TokenLedger:
     """The engine's reported decode time, and the time that the gateway waited for its client beyond it."""
-    tally = Tally(step_s=decode_s, client_s=_client_s(stretch, decode_s))
-    tally.unexplained_s = stretch.seconds - tally.explained_s
-    return tally.per(stretch.tokens)
+    return _mean_token(stretch, {"step_s": decode_s, "client_s": _client_s(stretch, decode_s)})
 
 
-def _of_steps(stretch: StreamStretch, reading: StepReading) -> Tally:
+def _of_steps(stretch: StreamStretch, reading: StepReading) -> TokenLedger:
     """The parts of every step behind the stream's tokens."""
     seen = _moments(stretch.timeline, reading)
-    tally = Tally(client_s=_client_s(stretch, None if seen is None else seen.decode_s))
+    parts_s = dict.fromkeys(TokenLedger.__slots__, 0.0)
+    parts_s["client_s"] = _client_s(stretch, None if seen is None else seen.decode_s)
     preempted = [found for found in stretch.stalls if found.cause is StallCause.PREEMPTION]
-    since_s = stretch.began_unix_s
-    for timed in _steps(stretch, seen, reading, stretch.seconds - tally.client_s):
-        _book(tally, timed, reading, since_s, _kept_share(timed, preempted, stretch.timeline))
-    tally.unexplained_s = stretch.seconds - tally.explained_s
-    return tally.per(stretch.tokens)
+    for timed in _steps(stretch, seen, reading, stretch.seconds - parts_s["client_s"]):
+        kept = _kept_share(timed, preempted, stretch.timeline)
+        _book(parts_s, reading.split(timed, stretch.began_unix_s), kept)
+    return _mean_token(stretch, parts_s)
 
 
-def _book(tally: Tally, timed: TimedStep, reading: StepReading, since_s: float, kept: float) -> None:
+def _mean_token(stretch: StreamStretch, parts_s: Mapping[str, float]) -> TokenLedger:
+    """The stream's mean token, from the seconds of its parts; what they leave is unexplained."""
+    whole = TokenLedger(**parts_s)
+    shares = {name: seconds / stretch.tokens for name, seconds in parts_s.items()}
+    unexplained_s = (stretch.seconds - whole.explained_s) / stretch.tokens
+    return TokenLedger(**(shares | {"unexplained_s": unexplained_s}))
+
+
+def _book(parts_s: dict[str, float], split: StepSplit, kept: float) -> None:
     """Add a step; of one that ran while the stream was preempted, only the share `kept` is the stream's."""
-    split = reading.split(timed, since_s)
     whole_s = split.decode_s + split.prompts_s + split.recomputed_s + split.paused_s + split.cold_s
-    tally.preempted_s += whole_s * (1.0 - kept) + split.recomputed_s * kept
-    tally.step_s += split.decode_s * kept
-    tally.prompts_s += split.prompts_s * kept
-    tally.paused_s += split.paused_s * kept
-    tally.cold_s += split.cold_s * kept
-    tally.floor_s += (split.floor_s or 0.0) * kept
-    tally.batch_s += (split.batch_s or 0.0) * kept
-    tally.kv_read_s += (split.kv_read_s or 0.0) * kept
+    parts_s["preempted_s"] += whole_s * (1.0 - kept) + split.recomputed_s * kept
+    parts_s["step_s"] += split.decode_s * kept
+    for name in ("prompts_s", "paused_s", "cold_s", "floor_s", "batch_s", "kv_read_s"):
+        parts_s[name] += (getattr(split, name) or 0.0) * kept
 
 
 def _kept_share(timed: TimedStep, preempted: Sequence[ExplainedStall], timeline: Timeline) -> float:
@@ -202,8 +168,7 @@ def _kept_share(timed: TimedStep, preempted: Sequence[ExplainedStall], timeline:
 
 def _moments(timeline: Timeline, reading: StepReading) -> EngineMoments | None:
     serving = timeline.serving_attempt
-    request_id = serving.engine_request_id if serving is not None else None
-    found = None if request_id is None else reading.log.finished(request_id)
+    found = None if serving is None else reading.log.finished(serving.engine_request_id or "")
     return None if found is None else found[0]
 
 

@@ -94,22 +94,26 @@ def start_summary(
     timelines: Sequence[Timeline], slo: Slo, readings: Readings, standstills: Sequence[Standstill] = ()
 ) -> StartSummary | None:
     """How these requests started, or None when none did or waited to."""
-    answered = [(it, found) for it in timelines if (found := ttft_breakdown(it)) is not None]
-    silent = [it for it in timelines if _waited_in_vain(it, slo)]
+    answered = [
+        (timeline, found) for timeline in timelines if (found := ttft_breakdown(timeline)) is not None
+    ]
+    silent = [timeline for timeline in timelines if _waited_in_vain(timeline, slo)]
     if not answered and not silent:
         return None
     values = [found.ttft_s for _, found in answered]
-    waits = [it.ended_s for it in silent]
+    waits = [timeline.ended_s for timeline in silent]
     timed = [each for each in answered if _engine_reported(each[1])] or answered
     p50, p90 = (wait_quantile(values, waits, share) for share in (0.5, 0.9))
-    placed = [(it, so_far) for it in silent if _engine_reported(so_far := wait_so_far(it))]
+    placed = [(timeline, so_far) for timeline in silent if _engine_reported(so_far := wait_so_far(timeline))]
     means = _Means.of([found for _, found in timed or placed], silent)
     late = [each for each in timed if each[1].ttft_s > slo.ttft_s] + placed or timed
     lost_s = [max(0.0, found.ttft_s - slo.ttft_s) for _, found in late]
     lost_s = lost_s if any(lost_s) else [1.0] * len(late)
     late_means = _Means.of([found for _, found in late], silent, lost_s)
-    known = {it.request_id for it, _ in placed}
-    unseen = _unseen_losses([*values, slo.ttft_s], [it for it in silent if it.request_id not in known])
+    known = {timeline.request_id for timeline, _ in placed}
+    unseen = _unseen_losses(
+        [*values, slo.ttft_s], [timeline for timeline in silent if timeline.request_id not in known]
+    )
     return StartSummary(
         requests=len(values) + len(waits),
         unanswered=len(waits),
@@ -124,10 +128,10 @@ def start_summary(
         unexplained_abs_p50_s=means.unexplained_abs_p50_s,
         late=sum(value > slo.ttft_s for value in values + waits),
         lost_s=sum(max(0.0, value - slo.ttft_s) for value in values + waits),
-        unfinished=sum(_is_open(it) for it in timelines),
-        gave_up=sum(not _is_open(it) for it in silent),
-        cold_s=_cold_s([it for it, _ in late], lost_s, readings),
-        by_engine=_by_engine([it for it, _ in answered] + silent),
+        unfinished=sum(_is_open(timeline) for timeline in timelines),
+        gave_up=sum(not _is_open(timeline) for timeline in silent),
+        cold_s=_cold_s([timeline for timeline, _ in late], lost_s, readings),
+        by_engine=_by_engine([timeline for timeline, _ in answered] + silent),
         ttft_p50_at_least=p50.at_least,
         ttft_p90_at_least=p90.at_least,
         silent_lost_s=sum(lost_s - held_s for lost_s, held_s in unseen),
@@ -135,7 +139,7 @@ def start_summary(
         cold_from_its_start=any(rank.cold_from_its_start for ranks in readings.values() for rank in ranks),
         late_parts=late_means.parts,
         late_unexplained_s=late_means.unexplained_s,
-        paused_s=_paused_s([it for it, _ in late], lost_s, readings, standstills),
+        paused_s=_paused_s([timeline for timeline, _ in late], lost_s, readings, standstills),
     )
 
 
@@ -144,8 +148,8 @@ def _unseen_losses(seen_s: Sequence[float], silent: Sequence[Timeline]) -> list[
     gateway.
     """
     longest_s = max(seen_s)
-    lost = [(it, max(0.0, it.ended_s - longest_s)) for it in silent]
-    return [(lost_s, min(lost_s, _held_s(it))) for it, lost_s in lost]
+    lost = [(timeline, max(0.0, timeline.ended_s - longest_s)) for timeline in silent]
+    return [(lost_s, min(lost_s, _held_s(timeline))) for timeline, lost_s in lost]
 
 
 def _held_s(timeline: Timeline) -> float:
@@ -195,8 +199,8 @@ class _Means:
         weights: Sequence[float] | None = None,
     ) -> _Means:
         if not timed:
-            wait_s = fmean(it.ended_s for it in silent)
-            held_s = fmean(min(it.ended_s, _held_s(it)) for it in silent)
+            wait_s = fmean(timeline.ended_s for timeline in silent)
+            held_s = fmean(min(timeline.ended_s, _held_s(timeline)) for timeline in silent)
             held = (PartTime(Part.GATEWAY_WAIT, Source.GATEWAY_CLOCK, held_s),) if held_s > 0 else ()
             return cls(held, wait_s, wait_s - held_s, None, None)
         shares = [abs(found.unexplained_s) / found.ttft_s for found in timed if found.ttft_s > 0]
@@ -222,11 +226,14 @@ def _mean_parts(breakdowns: Sequence[TtftBreakdown], weights: Sequence[float] | 
 
 def _cold_s(timelines: Sequence[Timeline], weights: Sequence[float], readings: Readings) -> float | None:
     """Mean seconds that requests waited in cold steps; None without a record of them."""
-    recorded = [reading_of(it, readings) for it in timelines]
+    recorded = [reading_of(timeline, readings) for timeline in timelines]
     if all(reading is None for reading in recorded):
         return None
     pairs = zip(timelines, recorded, strict=True)
-    return fmean([0.0 if reading is None else _waited_cold_s(it, reading) for it, reading in pairs], weights)
+    return fmean(
+        [0.0 if reading is None else _waited_cold_s(timeline, reading) for timeline, reading in pairs],
+        weights,
+    )
 
 
 def _waited_cold_s(timeline: Timeline, reading: StepReading) -> float:
@@ -247,11 +254,11 @@ def _paused_s(
     standstills: Sequence[Standstill],
 ) -> float:
     """Mean seconds before the first token in which the engine had work and did none."""
-    recorded = [reading_of(it, readings) for it in timelines]
+    recorded = [reading_of(timeline, readings) for timeline in timelines]
     pairs = zip(timelines, recorded, strict=True)
     waited_s = [
-        0.0 if reading is None else _waited_paused_s(it, reading) + _waits_now_s(it, standstills)
-        for it, reading in pairs
+        0.0 if reading is None else _waited_paused_s(timeline, reading) + _waits_now_s(timeline, standstills)
+        for timeline, reading in pairs
     ]
     return fmean(waited_s, weights) if any(recorded) else 0.0
 
@@ -263,9 +270,9 @@ def _waits_now_s(timeline: Timeline, standstills: Sequence[Standstill]) -> float
         return 0.0
     ended_s = timeline.started_unix_s + timeline.ended_s
     return sum(
-        max(0.0, ended_s - max(timeline.started_unix_s, it.began_unix_s))
-        for it in standstills
-        if it.lasts and it.engine == serving.worker.name
+        max(0.0, ended_s - max(timeline.started_unix_s, standstill.began_unix_s))
+        for standstill in standstills
+        if standstill.lasts and standstill.engine == serving.worker.name
     )
 
 
@@ -289,8 +296,8 @@ def _by_engine(timelines: Sequence[Timeline]) -> tuple[EngineStart, ...]:
         EngineStart(
             engine=name,
             requests=len(own),
-            ttft_mean_s=fmean(_waited_s(it) for it in own),
-            queue_mean_s=fmean(_queued_s(it) for it in own),
+            ttft_mean_s=fmean(_waited_s(timeline) for timeline in own),
+            queue_mean_s=fmean(_queued_s(timeline) for timeline in own),
         )
         for name, own in sorted(engines.items())
     )

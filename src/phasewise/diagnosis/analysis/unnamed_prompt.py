@@ -53,8 +53,8 @@ def _back(sent_s: float, until_s: float, reading: StepReading) -> list[tuple[Tim
     for before, after in zip(reversed(steps[:-1]), reversed(steps), strict=False):
         if not before.step.prompt_tokens or not _may_hold(before, sent_s, reading):
             break
-        named = {it.ended.request_id for it in reading.prefilled_in(after.step)}
-        went_on = sum(it.ended.request_id in named for it in reading.prefilled_in(before.step))
+        named = {record.ended.request_id for record in reading.prefilled_in(after.step)}
+        went_on = sum(record.ended.request_id in named for record in reading.prefilled_in(before.step))
         chance = found[-1][1] * min(1.0, (_unfinished(before.step) - went_on) / _unnamed(after.step, reading))
         if chance <= 0:
             break
@@ -90,8 +90,10 @@ def _may_hold(timed: TimedStep, sent_s: float, reading: StepReading) -> bool:
 
 def _prompt_step(timed: TimedStep, chance: float, reading: StepReading) -> PromptStep:
     named = reading.prefilled_in(timed.step)
-    shared = [_shared_steps(it, reading) for it in named]
-    others = sum(_tokens_in(timed, it, steps, reading) for it, steps in zip(named, shared, strict=True))
+    shared = [_shared_steps(record, reading) for record in named]
+    others = sum(
+        _tokens_in(timed, record, steps, reading) for record, steps in zip(named, shared, strict=True)
+    )
     unnamed = _unnamed(timed.step, reading)
     tokens = max(0.0, (timed.step.prompt_tokens or 0) - others) * chance / unnamed
     counted = chance == 1.0 and unnamed == 1 and all(len(steps) == 1 for steps in shared)
@@ -106,9 +108,10 @@ def _tokens_in(
     timed: TimedStep, other: PrefillRecord, shared: Sequence[TimedStep], reading: StepReading
 ) -> float:
     """How many of the step's prompt tokens are another's: what its own steps leave for shared ones."""
-    alone = (it for it in reading.prefill_steps(other.seen) if _prompts(it.step) == 1)
-    left = max(0, other.uncached_tokens - sum(it.step.prompt_tokens or 0 for it in alone))
-    return left * (timed.step.prompt_tokens or 0) / max(1, sum(it.step.prompt_tokens or 0 for it in shared))
+    alone = (lone for lone in reading.prefill_steps(other.seen) if _prompts(lone.step) == 1)
+    left = max(0, other.uncached_tokens - sum(lone.step.prompt_tokens or 0 for lone in alone))
+    together = max(1, sum(joint.step.prompt_tokens or 0 for joint in shared))
+    return left * (timed.step.prompt_tokens or 0) / together
 
 
 def _prompts(step: EngineStep) -> int:
@@ -127,4 +130,6 @@ def _unnamed(step: EngineStep, reading: StepReading) -> int:
 
 def counted_tokens(steps: Sequence[PromptStep]) -> int | None:
     """How many tokens of its prompt they computed; None if that is not certain."""
-    return round(sum(it.tokens for it in steps)) if steps and all(it.counted for it in steps) else None
+    if not steps or not all(step.counted for step in steps):
+        return None
+    return round(sum(step.tokens for step in steps))

@@ -18,15 +18,14 @@ from phasewise.core.statistics import quantile
 from phasewise.core.steps import EngineStep
 from phasewise.core.timeline import Outcome, Part, Timeline
 from phasewise.costs.fit.step_fit import StepFit
-from phasewise.diagnosis.analysis.engine_load import EngineSurroundings
+from phasewise.diagnosis.analysis.engine_load import EngineSurroundings, SeenBy
 from phasewise.diagnosis.analysis.kv_transfer_use import KvTransferUse
-from phasewise.diagnosis.analysis.prefix_use import PrefixUse, prefix_use, warm_share
+from phasewise.diagnosis.analysis.prefix_use import PrefixUse, warm_share
 from phasewise.diagnosis.analysis.probe_reading import ProbeReading
 from phasewise.diagnosis.analysis.standstill import Standstill
-from phasewise.diagnosis.analysis.streams import NOTICED_STALL_TOKENS, StreamSummary, stream_summary
-from phasewise.diagnosis.analysis.token_ledger import TokenLedger
-from phasewise.diagnosis.analysis.ttft import EngineStart, StartSummary, start_summary
-from phasewise.diagnosis.analysis.workload_profile import WorkloadProfile, arrivals
+from phasewise.diagnosis.analysis.streams import StreamSummary
+from phasewise.diagnosis.analysis.ttft import StartSummary
+from phasewise.diagnosis.analysis.workload_profile import WorkloadProfile
 
 # --- Whether a measurement can be trusted: a late generator, a cache that was warm before, a drifting server.
 
@@ -62,8 +61,10 @@ def trust_of(timelines: Sequence[Timeline], *, are_ours: bool = True) -> Trust:
 
     For a load that is not ours, requests before the window are unknown, so that a warm cache is expected.
     """
-    lags = [span.duration_s for it in timelines for span in it.spans if span.part is Part.CLIENT_LAG]
-    in_order = sorted(timelines, key=lambda it: it.started_unix_s)
+    lags = [
+        span.duration_s for timeline in timelines for span in timeline.spans if span.part is Part.CLIENT_LAG
+    ]
+    in_order = sorted(timelines, key=lambda timeline: timeline.started_unix_s)
     return Trust(
         lag_mean_s=fmean(lags) if lags else None,
         lag_p90_s=quantile(lags, 0.9) if lags else None,
@@ -116,25 +117,6 @@ def _rank_z(first: Sequence[float], last: Sequence[float]) -> float:
     return (rank_sum - expected) / variance**0.5 if variance > 0 else 0.0
 
 
-__all__ = [
-    "NOTICED_STALL_TOKENS",
-    "EngineStart",
-    "KvTransferUse",
-    "PrefixUse",
-    "StartSummary",
-    "StreamSummary",
-    "TokenLedger",
-    "Trust",
-    "WindowSummary",
-    "WorkloadProfile",
-    "WorkloadShape",
-    "outcome_counts",
-    "start_summary",
-    "stream_summary",
-    "workload_shape",
-]
-
-
 @dataclass(frozen=True, slots=True)
 class WorkloadShape:
     """What the traffic looked like."""
@@ -177,7 +159,7 @@ class WindowSummary:
     """
 
     window_s: float
-    seen_by: str
+    seen_by: SeenBy
     start: StartSummary | None
     stream: StreamSummary | None
     workload: WorkloadShape
@@ -200,27 +182,18 @@ class WindowSummary:
     unnamed: Unnamed = Unnamed()
 
 
-def workload_shape(
-    timelines: Sequence[Timeline],
-    steps: Sequence[EngineStep],
-    window_s: float,
-    began_unix_s: float | None = None,
-) -> WorkloadShape:
-    """What the traffic looked like, from the requests themselves and the steps of the window."""
-    prompts = [float(it.prompt_tokens) for it in timelines if it.prompt_tokens is not None]
-    outputs = [float(it.output_tokens) for it in timelines if it.output_tokens is not None]
-    counted = [it for it in timelines if it.prompt_tokens and it.cached_tokens is not None]
-    cached = sum(it.cached_tokens or 0 for it in counted)
-    prefix = prefix_use(timelines)
+def workload_shape(profile: WorkloadProfile, steps: Sequence[EngineStep]) -> WorkloadShape:
+    """What the traffic looked like, from its profile and the steps of the window."""
+    prompts, outputs = profile.prompt_tokens, profile.output_tokens
     return WorkloadShape(
-        requests=len(timelines),
-        rate_per_s=len(arrivals(timelines, began_unix_s)) / window_s if window_s > 0 else None,
-        prompt_p50_tokens=quantile(prompts, 0.5) if prompts else None,
-        prompt_p90_tokens=quantile(prompts, 0.9) if prompts else None,
-        output_p50_tokens=quantile(outputs, 0.5) if outputs else None,
-        output_p90_tokens=quantile(outputs, 0.9) if outputs else None,
-        cached_share=cached / sum(it.prompt_tokens or 0 for it in counted) if counted else None,
-        shared_share=None if prefix is None else prefix.shared,
+        requests=profile.requests,
+        rate_per_s=profile.rate_per_s,
+        prompt_p50_tokens=None if prompts is None else prompts.p50,
+        prompt_p90_tokens=None if prompts is None else prompts.p90,
+        output_p50_tokens=None if outputs is None else outputs.p50,
+        output_p90_tokens=None if outputs is None else outputs.p90,
+        cached_share=profile.cached_share,
+        shared_share=profile.shared_share,
         running_mean=fmean(step.running for step in steps) if steps else None,
         waiting_max=max((step.waiting for step in steps), default=None),
         kv_usage_max=max((step.kv_usage for step in steps), default=None),
@@ -230,7 +203,9 @@ def workload_shape(
 
 def rejections(timelines: Sequence[Timeline]) -> tuple[tuple[str, int], ...]:
     """Why requests were rejected, the most frequent reason first."""
-    reasons = Counter(_why_rejected(it) for it in timelines if it.outcome is Outcome.REJECTED)
+    reasons = Counter(
+        _why_rejected(timeline) for timeline in timelines if timeline.outcome is Outcome.REJECTED
+    )
     return tuple(reasons.most_common())
 
 
@@ -246,6 +221,5 @@ def _why_rejected(timeline: Timeline) -> str:
 
 
 def outcome_counts(timelines: Sequence[Timeline]) -> tuple[tuple[str, int], ...]:
-    """How requests ended, all of them."""
-    counts = {outcome: sum(it.outcome is outcome for it in timelines) for outcome in Outcome}
+    counts = {outcome: sum(timeline.outcome is outcome for timeline in timelines) for outcome in Outcome}
     return tuple((outcome.value, count) for outcome, count in counts.items() if count)

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean, pstdev
 
 from phasewise.core.statistics import quantile
 from phasewise.core.timeline import Timeline
-from phasewise.diagnosis.analysis.prefix_use import PrefixUse
+from phasewise.diagnosis.analysis.prefix_use import PrefixUse, cached_share
 
 PREFILL_HEAVY = 8.0
 """Uncached prompt tokens per output token from which prefill is most of an engine's work."""
 DECODE_HEAVY = 1.0
 """Below this, decode is most of the work."""
 LONG_TAIL = 8.0
-"""A p99 prompt this many times the median stalls streams,"""
+"""A p99 prompt is long compared with the others from this many times the median."""
 LONG_PROMPT_TOKENS = 1024
-"""if it is long enough to fill a step."""
+"""A shorter prompt does not fill a step, so it stalls no stream."""
 BURSTY_CV = 1.5
 """Poisson arrivals have a variation of 1.0; this is clearly more."""
 EVEN_CV = 0.3
@@ -77,15 +77,19 @@ def workload_profile(
     still visible.
     """
     came = arrivals(timelines, began_unix_s)
-    prompts = distribution([it.prompt_tokens for it in timelines if it.prompt_tokens is not None])
+    prompts = distribution(
+        [timeline.prompt_tokens for timeline in timelines if timeline.prompt_tokens is not None]
+    )
     uncached = distribution(
         [
-            max(0, it.prompt_tokens - it.cached_tokens)
-            for it in timelines
-            if it.prompt_tokens is not None and it.cached_tokens is not None
+            max(0, timeline.prompt_tokens - timeline.cached_tokens)
+            for timeline in timelines
+            if timeline.prompt_tokens is not None and timeline.cached_tokens is not None
         ]
     )
-    outputs = distribution([it.output_tokens for it in timelines if it.output_tokens is not None])
+    outputs = distribution(
+        [timeline.output_tokens for timeline in timelines if timeline.output_tokens is not None]
+    )
     mean, most = _concurrency(timelines, window_s, began_unix_s)
     return finished_profile(
         WorkloadProfile(
@@ -98,19 +102,16 @@ def workload_profile(
             concurrency_mean=mean,
             concurrency_max=most,
             shared_share=None if prefix is None else prefix.shared,
-            cached_share=_cached_share(timelines),
+            cached_share=cached_share(timelines),
         )
     )
 
 
 def finished_profile(profile: WorkloadProfile) -> WorkloadProfile:
-    """The profile with what it implies."""
-    values = {name: getattr(profile, name) for name in profile.__slots__}
-    return WorkloadProfile(**{**values, "implications": tuple(_implications(profile))})
+    return replace(profile, implications=tuple(_implications(profile)))
 
 
 def distribution(values: Sequence[int]) -> Distribution | None:
-    """The distribution of these counts; None without any."""
     if not values:
         return None
     p10, p50, p90, p99 = (quantile(values, share) for share in (0.1, 0.5, 0.9, 0.99))
@@ -121,7 +122,7 @@ def distribution(values: Sequence[int]) -> Distribution | None:
 
 def arrivals(timelines: Sequence[Timeline], began_unix_s: float | None) -> tuple[float, ...]:
     """Arrival times in order; only those within the window if its begin is known."""
-    came = sorted(it.started_unix_s for it in timelines)
+    came = sorted(timeline.started_unix_s for timeline in timelines)
     return tuple(at_s for at_s in came if began_unix_s is None or at_s >= began_unix_s)
 
 
@@ -138,14 +139,16 @@ def _concurrency(
     """The mean and the largest number of open requests over the window."""
     if not timelines or window_s <= 0:
         return None, None
-    ends = [it.started_unix_s + it.ended_s for it in timelines]
+    ends = [timeline.started_unix_s + timeline.ended_s for timeline in timelines]
     # A request may have begun before the window.
     window_began_s = max(ends) - window_s if began_unix_s is None else began_unix_s
     within_s = sum(
-        max(0.0, end_s - max(it.started_unix_s, window_began_s))
-        for it, end_s in zip(timelines, ends, strict=True)
+        max(0.0, end_s - max(timeline.started_unix_s, window_began_s))
+        for timeline, end_s in zip(timelines, ends, strict=True)
     )
-    changes = sorted([(it.started_unix_s, 1) for it in timelines] + [(end_s, -1) for end_s in ends])
+    changes = sorted(
+        [(timeline.started_unix_s, 1) for timeline in timelines] + [(end_s, -1) for end_s in ends]
+    )
     under_way = most = 0
     for _, change in changes:
         under_way += change
@@ -153,14 +156,7 @@ def _concurrency(
     return within_s / window_s, most
 
 
-def _cached_share(timelines: Sequence[Timeline]) -> float | None:
-    reported = [it for it in timelines if it.prompt_tokens and it.cached_tokens is not None]
-    tokens = sum(it.prompt_tokens or 0 for it in reported)
-    return sum(it.cached_tokens or 0 for it in reported) / tokens if tokens else None
-
-
 def _implications(profile: WorkloadProfile) -> Iterator[str]:
-    """What this traffic implies for an engine."""
     prompts, outputs = profile.prompt_tokens, profile.output_tokens
     if outputs is not None and outputs.p90 <= 1:
         yield "outputs of one token: there is no stream"

@@ -24,7 +24,6 @@ def save_fit(path: Path, fit: StepFit) -> None:
 
 
 def load_fit(path: Path) -> StepFit:
-    """Read costs that a calibration saved."""
     try:
         return fit_from_record(orjson.loads(path.read_bytes()))
     except OSError as error:

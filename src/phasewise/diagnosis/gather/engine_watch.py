@@ -14,10 +14,9 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 
-from phasewise.clients.engine_metrics import fetch_load, fetch_metrics, identify_engine
+from phasewise.clients.engine_metrics import fetch_metrics, fetch_page, identify_engine
 from phasewise.clients.http_client import HttpClient, Timeouts
-from phasewise.clients.listing_feed import ListingFeed
-from phasewise.clients.step_feed import StepFeed
+from phasewise.clients.step_feed import ListingFeed, StepFeed
 from phasewise.core.engine_metrics import LoadReading, MetricsSnapshot, delta
 from phasewise.core.errors import PhasewiseError, UpstreamError
 from phasewise.core.steps import EngineStep
@@ -45,7 +44,6 @@ class RoundTrip:
 
     @property
     def shortest_s(self) -> float | None:
-        """The shortest round trip; None without an answer."""
         return min(self._readings_s, default=None)
 
     @property
@@ -117,7 +115,7 @@ class EngineWatch:
         self._listing: ListingFeed | None = None
 
     async def begin(self) -> None:
-        """Read its counters and the position of its step record."""
+        """Read the engine's counters and the position of its step record."""
         try:
             async with asyncio.timeout(ANSWERS_WITHIN_S):
                 self._before = await self._snapshot()
@@ -162,7 +160,7 @@ class EngineWatch:
 
     @property
     def is_busy(self) -> bool:
-        """Whether it had requests at the last reading."""
+        """Whether the engine had requests at the last reading."""
         if self._listing is not None and self._steps:
             return self._steps[-1].leaves_work
         return bool(self._loads) and self._loads[-1].running + self._loads[-1].waiting > 0
@@ -176,7 +174,7 @@ class EngineWatch:
         return counted[-1] - counted[0] if counted else 0.0
 
     async def end(self) -> EngineSeen:
-        """Read the rest, and return everything."""
+        """Read what is left, and return everything that was seen."""
         after = None
         with suppress(TimeoutError):
             async with asyncio.timeout(ANSWERS_WITHIN_S):
@@ -209,14 +207,14 @@ class EngineWatch:
 
     async def _read_load(self) -> None:
         try:
-            load = await fetch_load(self._client)
+            load = (await fetch_page(self._client)).load
         except UpstreamError:
             return
         if load is not None:
             self._loads.append(load)
 
     async def _identify(self) -> None:
-        """Find out its kind; one that lists its requests needs no step recorder."""
+        """Find out the engine's kind; one that lists its requests needs no step recorder."""
         with suppress(UpstreamError):
             kind = await identify_engine(self._client)
             self.engine = replace(self.engine, kind="" if kind is None else kind.TITLE)

@@ -57,7 +57,14 @@ BFLOAT16 = "bfloat16"
 
 def slow_format(command: Sequence[str]) -> str | None:
     """The number format that an engine started so computes in, if it is the one that this processor lacks."""
-    chosen = next((it for engine in ENGINES if (it := engine.number_format_of(command)) is not None), None)
+    chosen = next(
+        (
+            number_format
+            for engine in ENGINES
+            if (number_format := engine.number_format_of(command)) is not None
+        ),
+        None,
+    )
     return chosen if chosen == BFLOAT16 else None
 
 

@@ -14,18 +14,16 @@ from urllib.parse import urlencode
 import orjson
 
 from phasewise.clients.http_client import HttpClient, Reply
-from phasewise.clients.listing_feed import ListingFeed
 from phasewise.clients.sse import EventSplitter
-from phasewise.clients.step_feed import StepFeed
-from phasewise.core.engine_metrics import MetricsSnapshot, Series, delta
+from phasewise.clients.step_feed import ListingFeed, StepFeed
+from phasewise.core.engine_metrics import EngineSeries, MetricsSnapshot, delta
 from phasewise.core.errors import ConfigError, PhasewiseError, UpstreamError
 from phasewise.core.slo import Slo
 from phasewise.core.step_log import logs_by_rank
 from phasewise.core.steps import EngineStep
 from phasewise.core.timeline import Outcome, Timeline
-from phasewise.diagnosis.analysis.counters import Spread
+from phasewise.diagnosis.analysis.engine_counters import Spread, engine_counters
 from phasewise.diagnosis.analysis.engine_view import timelines_from_steps
-from phasewise.diagnosis.evidence import engine_counters
 from phasewise.diagnosis.gather.engine_watch import LISTED_EVERY_S, LOOK_BACK_S
 from phasewise.diagnosis.gather.target import QUICK, admin_headers, rejected_admin
 from phasewise.diagnosis.live.engine_readings import EngineReadings
@@ -35,9 +33,9 @@ from phasewise.diagnosis.live.snapshot import (
     LivePhase,
     LivePoint,
     LiveSnapshot,
+    judged,
     snapshot_from,
 )
-from phasewise.diagnosis.live.state import judged
 from phasewise.diagnosis.live.window import (
     HISTORY_S,
     WINDOW_S,
@@ -138,7 +136,6 @@ class _EngineFeed:
         return self._from_counters() if self._metrics else None
 
     def close(self) -> None:
-        """Drop the connections."""
         self._client.close()
         if self._steps_feed is not None:
             self._steps_feed.close()
@@ -149,7 +146,7 @@ class _EngineFeed:
             if reply.status != 200:
                 return
             now_s = time.time()
-            if (reading := self._kind.parse_load(reply.body, now_s)) is not None:
+            if (reading := self._kind.read_page(reply.body, now_s).load) is not None:
                 self._readings.add(reading)
             self._metrics.append(self._kind.parse_metrics(reply.body.decode(errors="replace"), now_s))
         while len(self._metrics) > 2 and self._metrics[1].taken_at_unix_s < time.time() - WINDOW_S:
@@ -175,13 +172,13 @@ class _EngineFeed:
 
     def _from_steps(self, now_s: float) -> LiveSnapshot:
         logs, name = logs_by_rank(tuple(self._steps)), self._engine.name
-        seen = [it for log in logs for it in timelines_from_steps(log, name, "", now_s)]
-        ended = [it for it in seen if it.outcome is not Outcome.UNFINISHED]
-        for timeline in sorted(ended, key=lambda it: it.started_unix_s + it.ended_s):
+        seen = [timeline for log in logs for timeline in timelines_from_steps(log, name, now_s)]
+        ended = [timeline for timeline in seen if timeline.outcome is not Outcome.UNFINISHED]
+        for timeline in sorted(ended, key=lambda timeline: timeline.started_unix_s + timeline.ended_s):
             if timeline.request_id not in self._known:
                 self._known.add(timeline.request_id)
                 self._window.add(timeline)
-        under_way = [_open(it) for it in seen if it.outcome is Outcome.UNFINISHED]
+        under_way = [_open(timeline) for timeline in seen if timeline.outcome is Outcome.UNFINISHED]
         engine = self._readings.engine(self._engine.name)
         last = self._steps[-1] if self._steps else None
         if engine.running is None and last is not None:
@@ -190,7 +187,7 @@ class _EngineFeed:
         around = LiveSnapshot(
             now_s, "engine", open_requests=len(under_way), engines=(engine,), not_observed=way
         )
-        return self._window.snapshot(around, under_way, lambda it: held_by(it, engine, 0))
+        return self._window.snapshot(around, under_way, lambda request: held_by(request, engine, 0))
 
     # --- from counters ----------------------------------------------------------------------------------
 
@@ -205,10 +202,10 @@ class _EngineFeed:
         start, stream = _phase(counted.ttft), _phase(tpot)
         if start is not None and counted.queue is not None and counted.prefill is not None:
             known = (LivePart("engine queue", counted.queue.mean), LivePart("prefill", counted.prefill.mean))
-            rest_s = start.mean_s - sum(it.seconds for it in known)
+            rest_s = start.mean_s - sum(part.seconds for part in known)
             start = replace(start, parts=(*known, LivePart(UNEXPLAINED, rest_s)))
         ended = 0.0 if counted.output_tokens is None else float(counted.output_tokens.count)
-        tokens = change.counter(Series.OUTPUT_TOKENS) or 0.0
+        tokens = change.counter(EngineSeries.OUTPUT_TOKENS) or 0.0
         engine = replace(
             self._readings.engine(self._engine.name),
             ttft_s=None if start is None else start.mean_s,
@@ -229,7 +226,7 @@ class _EngineFeed:
         return judged(seen, start, stream, self._slo)
 
     def _points(self) -> Iterator[LivePoint]:
-        """The means between two readings."""
+        """A point per pair of readings, with the means between them."""
         readings = self._readings.kept[-HISTORY_S:]
         for one, other in pairwise(readings):
             ttft_s = _ratio(one.ttft_sum_s, other.ttft_sum_s, one.first_tokens, other.first_tokens)

@@ -9,15 +9,15 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
+from phasewise.benchmark.run import BenchRun
+from phasewise.benchmark.session import RunSpec
+from phasewise.benchmark.workload.arrivals import ClosedLoop
 from phasewise.core.timeline import Attempt, Outcome, Span, Timeline
-from phasewise.diagnosis.analysis.engine_load import GENERATOR, GENERATOR_AND_GATEWAY
+from phasewise.diagnosis.analysis.engine_load import SeenBy
 from phasewise.diagnosis.evidence import Evidence, evidence_of
 from phasewise.diagnosis.gather.target import WatchTarget
 from phasewise.diagnosis.gather.watch import Watch
 from phasewise.diagnosis.observed.observation import TargetKind
-from phasewise.loadgen.run import BenchRun
-from phasewise.loadgen.session import RunSpec
-from phasewise.loadgen.workload.arrivals import ClosedLoop
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,6 @@ class OwnRunWatch:
     kind: TargetKind
 
     async def evidence(self, run: BenchRun) -> Evidence:
-        """The evidence of the finished run."""
         return own_evidence(run, evidence_of(await self.watch.end(run.timelines)), self.kind)
 
 
@@ -53,22 +52,24 @@ def own_evidence(run: BenchRun, evidence: Evidence, kind: TargetKind) -> Evidenc
     """The evidence as our client observed it. Other clients' requests through the same gateway are counted in
     a note, but not judged."""
     if kind is not TargetKind.GATEWAY:
-        return replace(evidence, timelines=run.timelines, seen_by=GENERATOR)
+        return replace(evidence, timelines=run.timelines, seen_by=SeenBy.GENERATOR)
     others = _of_others(run, evidence.timelines)
     notes = (f"{others} requests of other clients during the run",) if others else ()
     return replace(
         evidence,
         timelines=joined(run.timelines, evidence.timelines),
-        seen_by=GENERATOR_AND_GATEWAY,
+        seen_by=SeenBy.GENERATOR_AND_GATEWAY,
         not_observed=evidence.not_observed + notes,
     )
 
 
 def _of_others(run: BenchRun, gateway: Sequence[Timeline]) -> int:
-    """Other clients' requests that arrived during our run."""
+    """How many requests of other clients arrived during our run."""
     ours = {timeline.request_id for timeline in run.timelines}
     began_s = min((timeline.started_unix_s for timeline in run.timelines), default=0.0)
-    return sum(it.client_request_id not in ours and it.started_unix_s >= began_s for it in gateway)
+    return sum(
+        timeline.client_request_id not in ours and timeline.started_unix_s >= began_s for timeline in gateway
+    )
 
 
 def joined(own: Sequence[Timeline], gateway: Sequence[Timeline]) -> tuple[Timeline, ...]:
@@ -77,7 +78,9 @@ def joined(own: Sequence[Timeline], gateway: Sequence[Timeline]) -> tuple[Timeli
     Times of arrival and of tokens are ours; the worker and the waits behind the gateway are the gateway's.
     The time between client and gateway stays unexplained.
     """
-    seen = {it.client_request_id: it for it in gateway if it.client_request_id is not None}
+    seen = {
+        timeline.client_request_id: timeline for timeline in gateway if timeline.client_request_id is not None
+    }
     return tuple(
         timeline if (passed := seen.get(timeline.request_id)) is None else _join(timeline, passed)
         for timeline in own

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from random import Random
 from uuid import uuid4
 
+from phasewise.benchmark.generator import LoadGenerator, RunLimits
+from phasewise.benchmark.target import find_target, fit_prompts
+from phasewise.benchmark.workload.plan import CONTEXT_MARGIN_TOKENS, CONTEXT_TOKENS, Plan
+from phasewise.benchmark.workload.scenes import joined, one_by_one, twice
 from phasewise.clients.http_client import HttpClient
 from phasewise.core.timeline import Timeline
-from phasewise.loadgen.generator import LoadGenerator, RunLimits
-from phasewise.loadgen.target import find_target, fit_prompts
-from phasewise.loadgen.workload.plan import CONTEXT_MARGIN_TOKENS, CONTEXT_TOKENS, Plan
-from phasewise.loadgen.workload.scenes import joined, one_by_one, twice
 
 SHORT_TOKENS = 64
 LONG_TOKENS = 1_536

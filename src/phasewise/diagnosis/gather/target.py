@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from phasewise.benchmark.target import WORKERS_PATH
 from phasewise.clients.http_client import Headers, HttpClient, Reply, Timeouts, no_answer
 from phasewise.clients.processes import loopback_port
 from phasewise.clients.step_feed import default_steps_url
@@ -15,7 +16,6 @@ from phasewise.core.errors import ConfigError, EngineUnreachable, FailureKind, U
 from phasewise.core.units import long_duration
 from phasewise.diagnosis.observed.observation import TargetKind, WatchedEngine
 from phasewise.engines.known import ENGINES, engine_of
-from phasewise.loadgen.target import WORKERS_PATH
 
 QUICK = Timeouts(connect_s=3.0, head_s=15.0, idle_s=15.0)
 FORBIDDEN = 403
@@ -31,7 +31,6 @@ class WatchTarget:
 
 
 def admin_headers(admin_key: str | None) -> Headers:
-    """The headers for a gateway's admin routes."""
     return ((b"authorization", b"Bearer " + admin_key.encode()),) if admin_key else ()
 
 
@@ -113,7 +112,6 @@ def _why_out(worker: dict[str, Any], now_s: float) -> str:
 
 
 def engines_in(reply: Reply) -> tuple[WatchedEngine, ...]:
-    """The engines in a gateway's list of workers."""
     return tuple(
         WatchedEngine(worker["name"], worker["url"], _steps_url(worker), worker.get("model"))
         for worker in orjson.loads(reply.body)["workers"]

@@ -12,6 +12,7 @@ from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
+from phasewise.benchmark.target import worker_path
 from phasewise.clients.host import CpuTimes, read_cpu_times, stolen_share
 from phasewise.clients.http_client import Access, HttpClient
 from phasewise.clients.timeline_feed import Missed, TimelineFeed
@@ -22,7 +23,6 @@ from phasewise.diagnosis.gather.host_watch import HostWatch
 from phasewise.diagnosis.gather.probe import PROBE_REQUESTS, probe
 from phasewise.diagnosis.gather.target import QUICK, WatchTarget, admin_headers, out_of_service
 from phasewise.diagnosis.observed.observation import Observed, TargetKind, WatchedEngine
-from phasewise.loadgen.target import worker_path
 
 AT_ONCE = 32
 """The largest number of engines read at the same time."""
@@ -92,7 +92,6 @@ async def gather(
 
 
 async def _window(watch: Watch, target: WatchTarget, order: GatherOrder, progress: GatherProgress) -> None:
-    """Let the window pass."""
     first_s = order.window_s or SHORTEST_S
     progress.say(f"watching {target.url} for {first_s:g} s; Ctrl-C ends the window early")
     async with progress.watching(first_s):
@@ -182,7 +181,6 @@ class Watch:
         )
 
     def close(self) -> None:
-        """Drop every connection."""
         for task in self._following:
             task.cancel()
         for engine in self._engines:

@@ -20,7 +20,7 @@ class EngineReadings:
         self._kept: deque[LoadReading] = deque(maxlen=KEPT)
 
     def add(self, reading: LoadReading) -> None:
-        """A new reading. Counters that went back are those of another incarnation."""
+        """Keep a reading. Counters that went back are those of another incarnation."""
         last = self._kept[-1] if self._kept else None
         if last is not None and (reading.steps or 0.0) < (last.steps or 0.0):
             self._kept.clear()
@@ -28,7 +28,7 @@ class EngineReadings:
 
     @property
     def kept(self) -> tuple[LoadReading, ...]:
-        """All of them, oldest first."""
+        """All readings, the oldest first."""
         return tuple(self._kept)
 
     def engine(
@@ -39,7 +39,7 @@ class EngineReadings:
         note: str = "",
         open_requests: int | None = None,
     ) -> LiveEngine:
-        """The engine now, with what its gateway knows of it."""
+        """The engine as it is now, with what its gateway knows of it."""
         last = self._kept[-1] if self._kept else None
         recent = self._recent()
         return LiveEngine(
@@ -56,7 +56,7 @@ class EngineReadings:
         )
 
     def _recent(self) -> list[LoadReading]:
-        """The last two readings, and those before them that are not old."""
+        """The last two readings, and those of the last seconds before them."""
         if not self._kept:
             return []
         since_s = self._kept[-1].at_unix_s - RATES_OVER_S

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from enum import StrEnum
 from typing import Any
 
-from phasewise.core.slo import DEFAULT_SLO
+from phasewise.core.slo import DEFAULT_SLO, Slo
 from phasewise.core.value import value
+from phasewise.diagnosis.rules.affected import slow_phases, too_many_fail
 
 LIVE_VERSION = 1
 UNEXPLAINED = "unexplained"
+MIN_REQUESTS = 3
+"""Fewer requests than this have no state, as in a verdict."""
 
 
 class LiveState(StrEnum):
@@ -58,8 +61,7 @@ class LivePhase:
 
     @property
     def largest(self) -> LivePart | None:
-        """The part that takes longest."""
-        return max(self.parts, key=lambda it: it.seconds, default=None)
+        return max(self.parts, key=lambda part: part.seconds, default=None)
 
 
 @value
@@ -165,6 +167,41 @@ class LiveSnapshot:
     version: int = LIVE_VERSION
 
 
+def judged(
+    counted: LiveSnapshot, start: LivePhase | None, stream: LivePhase | None, slo: Slo
+) -> LiveSnapshot:
+    """The same snapshot with both phases and the state that they make, by the thresholds of a verdict."""
+    state, also = _states(start, stream, counted.failed, counted.ended + counted.open_requests)
+    slow = {LiveState.SLOW_TO_START: start, LiveState.SLOW_TO_STREAM: stream}.get(state)
+    return replace(
+        counted,
+        slo_ttft_s=slo.ttft_s,
+        slo_tpot_s=slo.tpot_s,
+        state=state,
+        also_slow=also,
+        phase_part=None if slow is None else slow.largest,
+        start=start,
+        stream=stream,
+    )
+
+
+def _states(
+    start: LivePhase | None, stream: LivePhase | None, failed: int, requests: int
+) -> tuple[LiveState, LiveState | None]:
+    """The state, and the other phase if that is slow too. The one that more requests suffer from is first."""
+    starts, late = (0, 0) if start is None else (start.requests, start.over)
+    streams, slow = (0, 0) if stream is None else (stream.requests, stream.over)
+    if max(starts, streams, requests) < MIN_REQUESTS:
+        return LiveState.NOT_ENOUGH_TRAFFIC, None
+    starts_late, streams_slowly = slow_phases(late, starts, slow, streams)
+    both = LiveState.SLOW_TO_START, LiveState.SLOW_TO_STREAM
+    if starts_late and streams_slowly:
+        return both if late * streams >= slow * starts else both[::-1]
+    if starts_late or streams_slowly:
+        return both[streams_slowly], None
+    return (LiveState.FAILING if too_many_fail(failed, requests) else LiveState.HEALTHY), None
+
+
 _NESTED: dict[str, Any] = {
     "start": LivePhase,
     "stream": LivePhase,
@@ -185,7 +222,7 @@ def snapshot_from(record: dict[str, Any]) -> LiveSnapshot:
 
 
 def _read(cls: Any, record: dict[str, Any]) -> Any:  # noqa: ANN401 - one of the classes above
-    known = {it.name for it in fields(cls)}
+    known = {field.name for field in fields(cls)}
     return cls(**{name: _value(name, given) for name, given in record.items() if name in known})
 
 

@@ -24,8 +24,8 @@ from phasewise.diagnosis.live.snapshot import (
     LiveRequest,
     LiveSnapshot,
     RequestStatus,
+    judged,
 )
-from phasewise.diagnosis.live.state import judged
 from phasewise.diagnosis.rules.affected import UNSERVED
 
 WINDOW_S = 30
@@ -42,9 +42,9 @@ MOST_REQUESTS = 20
 PACE_GAPS = 32
 """The last gaps of a stream that make up its pace."""
 STILL_TIMES = 10.0
-"""A stream stands still if it has been silent for this many times its own pace,"""
+"""A stream stands still if it has been silent for this many times its own pace."""
 STILL_LEAST_S = 1.0
-"""and for at least so long."""
+"""A stream that has been silent for less than this does not stand still."""
 NOTICED_STALL_TOKENS = 10
 """A stall as long as this many tokens of the objective makes a stream slow, as in a verdict."""
 DECODE, CLIENT = "decode", "client did not read"
@@ -82,13 +82,13 @@ class OpenRequest:
 
     @property
     def per_token_s(self) -> float | None:
-        """Its recent time per chunk; of one that stands still, with its silence."""
+        """The recent time per chunk; with the silence, if the stream stands still."""
         if self.pace_s is None or not self.stands_still:
             return self.pace_s
         return self.pace_s + self.silent_s / PACE_GAPS
 
     def row(self, held_by: str) -> LiveRequest:
-        """Its row; `held_by` if it stands still."""
+        """The request's row; `held_by` matters only if it stands still."""
         status = RequestStatus.WAITS if self.ttft_s is None else RequestStatus.STREAMS
         status = RequestStatus.STANDS_STILL if self.stands_still else status
         who = (self.request_id, status, self.tenant, self.engine)
@@ -146,7 +146,7 @@ class LiveWindow:
         self._since_s = 0.0
 
     def begin(self, since_unix_s: float) -> None:
-        """Forget all of them: those that ended before this time are not given."""
+        """Forget all requests: those that ended before this time are not given."""
         self._ended.clear()
         self._late = self._slow = 0
         self._failed.clear()
@@ -154,7 +154,7 @@ class LiveWindow:
         self._since_s = since_unix_s
 
     def add(self, timeline: Timeline) -> None:
-        """A request has ended; they come in the order of their ends."""
+        """Take a request that has ended; they come in the order of their ends."""
         if not timeline.generates or timeline.from_cache:
             return
         slo, serving = self._slo_of(timeline.slo_class), timeline.serving_attempt
@@ -188,8 +188,8 @@ class LiveWindow:
 
     def check_invariants(self) -> None:
         """The counts match the requests that are kept, and those are not too many."""
-        counts = [sum(getattr(it, name) for it in self._ended) for name in ("late", "slow")]
-        counts.append(sum(it.failed is not None for it in self._ended))
+        counts = [sum(getattr(request, name) for request in self._ended) for name in ("late", "slow")]
+        counts.append(sum(request.failed is not None for request in self._ended))
         if counts != [self._late, self._slow, self._failed.total()] or len(self._ended) > MOST_KEPT:
             raise AssertionError(f"{counts} of {len(self._ended)} requests are late, slow and failed")
 
@@ -211,58 +211,58 @@ class LiveWindow:
         since_s = self._ended[0].at_s if len(self._ended) == MOST_KEPT else self._since_s
         window_s = max(1.0, min(float(WINDOW_S), now_unix_s - since_s))
         over_s = min(float(RATES_OVER_S), window_s)
-        lately = list(takewhile(lambda it: it.at_s >= now_unix_s - over_s, reversed(self._ended)))
+        lately = list(takewhile(lambda request: request.at_s >= now_unix_s - over_s, reversed(self._ended)))
         # An even sample is enough for quantiles and means.
         sample = list(self._ended)[:: -(-len(self._ended) // MOST_RANKED) or 1]
         means = _means(sample)
         counted = replace(
             around,
             window_s=window_s,
-            engines=tuple([_with_means(it, means.get(it.name)) for it in around.engines]),
+            engines=tuple([_with_means(engine, means.get(engine.name)) for engine in around.engines]),
             ended=len(self._ended),
             failed=self._failed.total(),
             failures=tuple(LiveFailure(*each) for each in self._failed.most_common(NAMED_REASONS)),
             requests_per_s=len(lately) / over_s,
-            tokens_per_s=sum([it.tokens for it in lately]) / over_s,
+            tokens_per_s=sum([request.tokens for request in lately]) / over_s,
             requests=self._worth_a_look(sample, open_requests, held),
-            still=sum(it.stands_still for it in open_requests),
+            still=sum(request.stands_still for request in open_requests),
             history=tuple(self._points),
         )
         start, stream = self._start(sample, open_requests, slo), self._stream(sample, open_requests, slo)
         return judged(counted, start, stream, slo or self._slo_of("default"))
 
     def _forget_oldest(self) -> None:
-        it = self._ended.popleft()
-        if it.failed is not None:
-            self._failed -= Counter((it.failed,))
-        self._late -= it.late
-        self._slow -= it.slow
+        oldest = self._ended.popleft()
+        if oldest.failed is not None:
+            self._failed -= Counter((oldest.failed,))
+        self._late -= oldest.late
+        self._slow -= oldest.slow
 
     def _start(
         self, sample: list[_Ended], open_requests: Iterable[OpenRequest], slo: Slo | None
     ) -> LivePhase | None:
         of_all = len(self._ended) / len(sample) if sample else 1.0
-        answered = [it.row.ttft_s for it in sample if it.row.ttft_s is not None]
-        silent = [it.waited_s for it in sample if it.waited_s is not None]
+        answered = [request.row.ttft_s for request in sample if request.row.ttft_s is not None]
+        silent = [request.waited_s for request in sample if request.waited_s is not None]
         starts, late = (len(answered) + len(silent)) * of_all, float(self._late)
         if slo is not None:
-            late = of_all * sum(it > slo.ttft_s for it in (*answered, *silent))
-        for it in open_requests:
-            bound_s = (slo or self._slo_of(it.slo_class)).ttft_s
-            if it.ttft_s is not None and it.age_s - it.ttft_s <= WINDOW_S:
-                answered.append(it.ttft_s)
-            elif it.ttft_s is None and it.streamed and it.age_s > bound_s:
+            late = of_all * sum(wait_s > slo.ttft_s for wait_s in (*answered, *silent))
+        for request in open_requests:
+            bound_s = (slo or self._slo_of(request.slo_class)).ttft_s
+            if request.ttft_s is not None and request.age_s - request.ttft_s <= WINDOW_S:
+                answered.append(request.ttft_s)
+            elif request.ttft_s is None and request.streamed and request.age_s > bound_s:
                 # As in a verdict: neither late nor in time before the objective has passed.
-                silent.append(it.age_s)
+                silent.append(request.age_s)
             else:
                 continue
             starts += 1
-            late += (it.age_s if it.ttft_s is None else it.ttft_s) > bound_s
+            late += (request.age_s if request.ttft_s is None else request.ttft_s) > bound_s
         if not answered and not silent:
             return None
         p50, p90 = (wait_quantile(answered, silent, share) for share in (0.5, 0.9))
         mean_s = sum(answered) / len(answered) if answered else 0.0
-        parts = _parts([it.parts for it in sample], mean_s)
+        parts = _parts([request.parts for request in sample], mean_s)
         counts = (round(starts), round(late))
         return LivePhase(*counts, p50.seconds, p90.seconds, mean_s, parts, p50.at_least)
 
@@ -270,19 +270,19 @@ class LiveWindow:
         self, sample: list[_Ended], open_requests: Iterable[OpenRequest], slo: Slo | None
     ) -> LivePhase | None:
         of_all = len(self._ended) / len(sample) if sample else 1.0
-        per_token = [it.row.tpot_s for it in sample if it.row.tpot_s is not None]
+        per_token = [request.row.tpot_s for request in sample if request.row.tpot_s is not None]
         streams, slow = len(per_token) * of_all, float(self._slow)
         if slo is not None:
-            slow = of_all * sum(it > slo.tpot_s for it in per_token)
-        for it in open_requests:
-            if (seconds := it.per_token_s) is not None:
+            slow = of_all * sum(seconds > slo.tpot_s for seconds in per_token)
+        for request in open_requests:
+            if (seconds := request.per_token_s) is not None:
                 per_token.append(seconds)
                 streams += 1
-                slow += seconds > (slo or self._slo_of(it.slo_class)).tpot_s or it.stands_still
+                slow += seconds > (slo or self._slo_of(request.slo_class)).tpot_s or request.stands_still
         if not per_token:
             return None
         mean_s = sum(per_token) / len(per_token)
-        parts = _parts([it.stream_parts for it in sample], mean_s)
+        parts = _parts([request.stream_parts for request in sample], mean_s)
         p50_s, p90_s = quantile(per_token, 0.5), quantile(per_token, 0.9)
         return LivePhase(round(streams), round(slow), p50_s, p90_s, mean_s, parts)
 
@@ -293,15 +293,21 @@ class LiveWindow:
         held: Callable[[OpenRequest], str],
     ) -> tuple[LiveRequest, ...]:
         """Streams that stand still, requests that wait longest, and the slowest of the window."""
-        still = [it for it in open_requests if it.stands_still]
-        waiting = [it for it in open_requests if it.ttft_s is None]
-        rows = [it.row(held(it)) for it in nlargest(MOST_REQUESTS, still, attrgetter("silent_s"))]
-        rows += [it.row("") for it in nlargest(MOST_REQUESTS // 2, waiting, attrgetter("age_s"))]
-        missed = [it for it in self._ended if it.late or it.slow] if self._late + self._slow else sample
+        still = [request for request in open_requests if request.stands_still]
+        waiting = [request for request in open_requests if request.ttft_s is None]
+        rows = [
+            request.row(held(request)) for request in nlargest(MOST_REQUESTS, still, attrgetter("silent_s"))
+        ]
+        rows += [request.row("") for request in nlargest(MOST_REQUESTS // 2, waiting, attrgetter("age_s"))]
+        missed = (
+            [request for request in self._ended if request.late or request.slow]
+            if self._late + self._slow
+            else sample
+        )
         for by in ("ttft_s", "tpot_s"):
-            timed = [it.row for it in missed if getattr(it.row, by) is not None]
+            timed = [request.row for request in missed if getattr(request.row, by) is not None]
             rows += nlargest(MOST_REQUESTS // 2, timed, attrgetter(by))
-        return tuple({it.request_id: it for it in rows}.values())
+        return tuple({row.request_id: row for row in rows}.values())
 
     def _make_points(self, now_unix_s: float, open_requests: Sequence[OpenRequest]) -> None:
         """Add the seconds that have passed since the last point; the running one is not complete."""
@@ -310,16 +316,18 @@ class LiveWindow:
         first = int(self._points[-1].at_unix_s) + 1 if self._points else max(now - HISTORY_S, oldest)
         seconds: dict[int, list[LiveRequest]] = {at: [] for at in range(first, now)}
         firsts: dict[int, list[float]] = {}
-        for it in reversed(self._ended) if seconds else ():
-            if it.at_s < first:
+        for ended in reversed(self._ended) if seconds else ():
+            if ended.at_s < first:
                 break
-            seconds.get(int(it.at_s), []).append(it.row)
-            _note_first(firsts, it.row, it.at_s)
+            seconds.get(int(ended.at_s), []).append(ended.row)
+            _note_first(firsts, ended.row, ended.at_s)
         for each in open_requests:
             _note_first(firsts, each, now_unix_s)
-        under_way = [it.per_token_s for it in open_requests if it.per_token_s is not None]
+        under_way = [request.per_token_s for request in open_requests if request.per_token_s is not None]
         for at, rows in seconds.items():
-            tpots = [it.tpot_s for it in rows if it.tpot_s is not None] + (under_way if at == now - 1 else [])
+            tpots = [row.tpot_s for row in rows if row.tpot_s is not None] + (
+                under_way if at == now - 1 else []
+            )
             ttfts = firsts.get(at)
             self._points.append(
                 LivePoint(
@@ -331,10 +339,10 @@ class LiveWindow:
             )
 
 
-def _note_first(firsts: dict[int, list[float]], it: LiveRequest | OpenRequest, at_unix_s: float) -> None:
+def _note_first(firsts: dict[int, list[float]], request: LiveRequest | OpenRequest, at_unix_s: float) -> None:
     """Note a TTFT at the second in which its first token came; `at_unix_s` is when it had this age."""
-    if it.ttft_s is not None:
-        firsts.setdefault(int(at_unix_s - it.age_s + it.ttft_s), []).append(it.ttft_s)
+    if request.ttft_s is not None:
+        firsts.setdefault(int(at_unix_s - request.age_s + request.ttft_s), []).append(request.ttft_s)
 
 
 def _stalled(timeline: Timeline, slo: Slo) -> bool:
@@ -357,7 +365,7 @@ def _stream_parts(timeline: Timeline, per_token_s: float) -> dict[str, float]:
     """The parts of a token: the engine's decode time, the client that did not read, and the rest."""
     gaps, serving = (timeline.output_tokens or 2) - 1, timeline.serving_attempt
     spans = () if serving is None else serving.spans
-    decode_s = sum([it.duration_s for it in spans if it.part is Part.DECODE]) / gaps
+    decode_s = sum([span.duration_s for span in spans if span.part is Part.DECODE]) / gaps
     client_s = (timeline.client_blocked_s or 0.0) / gaps
     return {DECODE: decode_s, CLIENT: client_s, UNEXPLAINED: per_token_s - decode_s - client_s}
 
@@ -371,22 +379,24 @@ def _parts(each: Sequence[Mapping[str, float]], mean_s: float) -> tuple[LivePart
     whole_s = sum(sums.values())
     scale = mean_s / whole_s if whole_s > 0 else 0.0
     unexplained_s = sums.pop(UNEXPLAINED, 0.0)
-    known = [LivePart(str(part).replace("_", " "), it * scale) for part, it in sums.items() if it]
+    known = [
+        LivePart(str(part).replace("_", " "), seconds * scale) for part, seconds in sums.items() if seconds
+    ]
     return (*known, LivePart(UNEXPLAINED, unexplained_s * scale)) if whole_s > 0 else ()
 
 
 def _means(ended: Iterable[_Ended]) -> dict[str, tuple[list[float], list[float]]]:
-    """The TTFTs and the TPOTs of each engine."""
+    """The TTFTs and the TPOTs by engine."""
     found: dict[str, tuple[list[float], list[float]]] = {}
-    for it in ended:
-        ttfts, tpots = found.setdefault(it.row.engine, ([], []))
-        if it.row.ttft_s is not None:
-            ttfts.append(it.row.ttft_s)
-        if it.row.tpot_s is not None:
-            tpots.append(it.row.tpot_s)
+    for request in ended:
+        ttfts, tpots = found.setdefault(request.row.engine, ([], []))
+        if request.row.ttft_s is not None:
+            ttfts.append(request.row.ttft_s)
+        if request.row.tpot_s is not None:
+            tpots.append(request.row.tpot_s)
     return found
 
 
 def _with_means(engine: LiveEngine, seen: tuple[list[float], list[float]] | None) -> LiveEngine:
-    ttft_mean_s, tpot_mean_s = (sum(it) / len(it) if it else None for it in seen or ((), ()))
+    ttft_mean_s, tpot_mean_s = (sum(values) / len(values) if values else None for values in seen or ((), ()))
     return replace(engine, ttft_s=ttft_mean_s, tpot_s=tpot_mean_s)

@@ -59,16 +59,16 @@ def bundle_of(observed: Observed, slo: Slo, program: str) -> bytes:
 
 
 def _numbered(value: Any, numbers: dict[str, str]) -> Any:  # noqa: ANN401 - any JSON value
-    """The same with every request's id replaced by its number, one for each id."""
+    """The value with every request's id replaced by its number, one for each id."""
     if isinstance(value, list):
         return [_numbered(each, numbers) for each in value]
     if not isinstance(value, dict):
         return value
     return {
-        key: numbers.setdefault(it, f"r{len(numbers) + 1}")
-        if key in ID_KEYS and isinstance(it, str)
-        else _numbered(it, numbers)
-        for key, it in value.items()
+        key: numbers.setdefault(inner, f"r{len(numbers) + 1}")
+        if key in ID_KEYS and isinstance(inner, str)
+        else _numbered(inner, numbers)
+        for key, inner in value.items()
     }
 
 
@@ -222,7 +222,9 @@ def _series_rows(series: Mapping[SeriesKey, float]) -> list[list[Any]]:
 
 
 def _series(rows: list[list[Any]]) -> dict[SeriesKey, Any]:
-    return {(name, frozenset((key, value) for key, value in labels)): it for name, labels, it in rows}
+    return {
+        (name, frozenset((key, value) for key, value in labels)): reading for name, labels, reading in rows
+    }
 
 
 def _bound(bound: float | None) -> float:

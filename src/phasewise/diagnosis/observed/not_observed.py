@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
-from phasewise.clients.timeline_feed import Missed
-from phasewise.core.engine_metrics import Series
+from phasewise.core.engine_metrics import EngineSeries
 from phasewise.core.timeline import Outcome, Part, Timeline
 from phasewise.diagnosis.analysis.attribution import Logs
 from phasewise.diagnosis.analysis.engine_load import EngineSurroundings
-from phasewise.diagnosis.observed.observation import EngineSeen, TargetKind
+from phasewise.diagnosis.observed.observation import EngineSeen, Observed, TargetKind
 from phasewise.engines.known import USUAL, engine_named
 
 NO_ANSWER = "no answer from"
@@ -18,49 +16,43 @@ NAMED = 3
 """The most engines that are named."""
 
 
-@dataclass(frozen=True, slots=True)
-class Gathered:
-    """What a watch has gathered and missed; `probed`: the requests were ours, `kept`: it is over."""
-
-    kind: TargetKind
-    seen: Sequence[EngineSeen]
-    timelines: Sequence[Timeline]
-    logs: Logs
-    surroundings: Sequence[EngineSurroundings]
-    probed: bool
-    missed: Missed = field(default_factory=Missed)
-    kept: bool = False
-
-
-def not_observed(gathered: Gathered) -> tuple[str, ...]:
+def not_observed(
+    observed: Observed,
+    timelines: Sequence[Timeline],
+    logs: Logs,
+    surroundings: Sequence[EngineSurroundings],
+) -> tuple[str, ...]:
     """What was not observed, the most important first."""
     return (
-        *_of_engines(gathered),
-        *_of_steps(gathered),
-        *_of_requests(gathered),
-        *_of_hosts(gathered),
+        *_of_engines(observed),
+        *_of_steps(observed.engines, logs),
+        *_of_requests(observed, timelines, logs),
+        *_of_hosts(surroundings),
     )
 
 
-def _of_engines(gathered: Gathered) -> Iterator[str]:
-    for out in [seen for seen in gathered.seen if seen.out_of_service][:NAMED]:
+def _of_engines(observed: Observed) -> Iterator[str]:
+    for out in [seen for seen in observed.engines if seen.out_of_service][:NAMED]:
         yield f"{out.engine.name}, which the gateway does not use: it is {out.out_of_service}"
-    if gathered.kept:
+    if observed.kept:
         yield "the engines' counters: the window was judged afterwards, from what the gateway kept of it"
         return
-    without = [seen for seen in gathered.seen if seen.metrics is None and not seen.out_of_service]
+    without = [seen for seen in observed.engines if seen.metrics is None and not seen.out_of_service]
     if uncounted := [seen.engine for seen in without if _lists_only(seen)]:
         hint = engine_named(uncounted[0].kind).WITHOUT_METRICS
         yield f"how many requests wait in {uncounted[0].name}, and for how long: {hint}"
     silent = [seen.engine.name for seen in without if seen.engine not in uncounted]
     if silent:
         yield (
-            f"the counters of {len(silent)} of {len(gathered.seen)} engines: {NO_ANSWER} "
+            f"the counters of {len(silent)} of {len(observed.engines)} engines: {NO_ANSWER} "
             f"{', '.join(silent[:NAMED])} (hung, dead, or out of reach from here)"
         )
-    restarted = sum(seen.metrics is not None and not seen.metrics.same_incarnation for seen in gathered.seen)
+    restarted = sum(
+        seen.metrics is not None and not seen.metrics.same_incarnation for seen in observed.engines
+    )
     if restarted:
-        yield f"the counters of {restarted} of {len(gathered.seen)} engines: they restarted within the window"
+        many = f"{restarted} of {len(observed.engines)} engines"
+        yield f"the counters of {many}: they restarted within the window"
 
 
 def _lists_only(seen: EngineSeen) -> bool:
@@ -68,67 +60,70 @@ def _lists_only(seen: EngineSeen) -> bool:
     return seen.recorded and not seen.loads and engine_named(seen.engine.kind).LISTING_PATH is not None
 
 
-def _of_steps(gathered: Gathered) -> Iterator[str]:
-    used = [seen for seen in gathered.seen if not seen.out_of_service]
+def _of_steps(engines: Sequence[EngineSeen], logs: Logs) -> Iterator[str]:
+    used = [seen for seen in engines if not seen.out_of_service]
     if unrecorded := sum(not seen.recorded for seen in used):
-        engines = len(used)
-        where = "" if unrecorded == engines else f" in {unrecorded} of {engines} engines"
+        where = "" if unrecorded == len(used) else f" in {unrecorded} of {len(used)} engines"
         kind = next(seen.engine.kind for seen in used if not seen.recorded)
         yield (
             f"which steps stalled a stream and which requests shared a prefill{where}: "
             f"{engine_named(kind).WITHOUT_STEPS}"
         )
-    if dropped := sum(seen.dropped for seen in gathered.seen):
+    if dropped := sum(seen.dropped for seen in engines):
         yield f"{dropped} steps that the recorder overwrote before they were read"
-    if gathered.logs and not all(seen.details for seen in gathered.seen if seen.steps):
+    if logs and not all(seen.details for seen in engines if seen.steps):
         yield f"tokens per step: start the engine with {USUAL.FLAGS['step_tokens']}"
 
 
-def _of_requests(gathered: Gathered) -> Iterator[str]:
-    behind_gateway = gathered.kind is TargetKind.GATEWAY
-    marked = gathered.probed or behind_gateway
-    if gathered.missed.dropped:
+def _of_requests(observed: Observed, timelines: Sequence[Timeline], logs: Logs) -> Iterator[str]:
+    behind_gateway = observed.kind is TargetKind.GATEWAY
+    marked = bool(observed.probed) or behind_gateway
+    if observed.missed.dropped:
         yield (
-            f"{gathered.missed.dropped} finished requests, replaced by newer ones before they "
+            f"{observed.missed.dropped} finished requests, replaced by newer ones before they "
             "were read (raise gateway.keep_timelines)"
         )
-    if gathered.missed.still_open:
-        yield f"{gathered.missed.still_open} open requests: only those open the longest are read"
+    if observed.missed.still_open:
+        yield f"{observed.missed.still_open} open requests: only those open the longest are read"
     # An engine reports its times with the end of an answer: open and cancelled requests show no setting.
-    finished = [it for it in gathered.timelines if not it.from_cache and it.outcome is Outcome.SUCCEEDED]
+    finished = [
+        timeline
+        for timeline in timelines
+        if not timeline.from_cache and timeline.outcome is Outcome.SUCCEEDED
+    ]
     if finished and not any(map(_has_engine_times, finished)):
         yield (
             "queue and prefill of single requests (means are used): start the engine with "
             f"{USUAL.FLAGS['phase_times']}"
         )
-    yield from _of_kinds(gathered.timelines)
+    yield from _of_kinds(timelines)
     if not marked:
         yield "whether prompts share prefixes: only a gateway or --probe shows it"
-    if gathered.logs and not marked:
+    if logs and not marked:
         yield "cancelled requests: the engine has no record of them"
     if not behind_gateway:
         yield "time before the engine: send the traffic through `phasewise gateway`"
-    under_way = _under_way(gathered)
-    if under_way and not any(it.outcome is Outcome.UNFINISHED for it in gathered.timelines):
+    under_way = _under_way(observed.engines)
+    if under_way and not any(timeline.outcome is Outcome.UNFINISHED for timeline in timelines):
         yield f"the end of {under_way} requests that were open when the window closed"
 
 
 def _of_kinds(timelines: Sequence[Timeline]) -> Iterator[str]:
-    """Requests whose tokens cannot be timed one by one."""
-    if silent := sum(not it.generates for it in timelines):
+    """Notes on requests whose tokens cannot be timed one by one."""
+    if silent := sum(not timeline.generates for timeline in timelines):
         yield f"{silent} requests for embeddings or counts of tokens: only generation is diagnosed"
-    if cached := sum(it.from_cache for it in timelines):
+    if cached := sum(timeline.from_cache for timeline in timelines):
         yield f"{cached} requests that the answer cache served: only engines are diagnosed"
-    timelines = [it for it in timelines if it.generates and not it.from_cache]
+    timelines = [timeline for timeline in timelines if timeline.generates and not timeline.from_cache]
     asked = len(timelines)
-    if plain := sum(not it.streamed for it in timelines):
+    if plain := sum(not timeline.streamed for timeline in timelines):
         yield f"the TTFT of {plain} of {asked} requests: their replies were not streamed"
-    if several := sum(it.streamed and it.choices != 1 for it in timelines):
+    if several := sum(timeline.streamed and timeline.choices != 1 for timeline in timelines):
         yield f"the time per token of {several} of {asked} requests: several answers at once (n > 1)"
 
 
-def _of_hosts(gathered: Gathered) -> Iterator[str]:
-    used = [engine for engine in gathered.surroundings if not engine.out_of_service]
+def _of_hosts(surroundings: Sequence[EngineSurroundings]) -> Iterator[str]:
+    used = [engine for engine in surroundings if not engine.out_of_service]
     hidden = sum(engine.host_busy_share is None for engine in used)
     if hidden:
         yield (
@@ -137,9 +132,9 @@ def _of_hosts(gathered: Gathered) -> Iterator[str]:
         )
 
 
-def _under_way(gathered: Gathered) -> int:
-    afters = [seen.metrics.after for seen in gathered.seen if seen.metrics is not None]
-    names = (Series.RUNNING, Series.WAITING)
+def _under_way(engines: Sequence[EngineSeen]) -> int:
+    afters = [seen.metrics.after for seen in engines if seen.metrics is not None]
+    names = (EngineSeries.RUNNING, EngineSeries.WAITING)
     return round(sum(after.gauge(name) or 0.0 for after in afters for name in names))
 
 

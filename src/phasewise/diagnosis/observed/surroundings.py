@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from statistics import median
 
 from phasewise.clients.processes import CpuUse
-from phasewise.core.engine_metrics import MetricsDelta, Series
+from phasewise.core.engine_metrics import EngineSeries, MetricsDelta
 from phasewise.core.step_log import StepLog
 from phasewise.core.timeline import Timeline
+from phasewise.diagnosis.analysis.engine_counters import prefix_cache_on
 from phasewise.diagnosis.analysis.engine_load import (
     Drafts,
     EngineLoad,
@@ -59,9 +60,9 @@ def surroundings_of(
         kv_tokens=kv_tokens,
         block_tokens=None if after is None else after.block_tokens,
         prefix_cache_on=_prefix_cache_on(metrics, host),
-        prefix_queries_tokens=None if metrics is None else metrics.counter(Series.PREFIX_QUERIES),
-        prefix_hits_tokens=None if metrics is None else metrics.counter(Series.PREFIX_HITS),
-        preemptions=None if metrics is None else metrics.counter(Series.PREEMPTIONS),
+        prefix_queries_tokens=None if metrics is None else metrics.counter(EngineSeries.PREFIX_QUERIES),
+        prefix_hits_tokens=None if metrics is None else metrics.counter(EngineSeries.PREFIX_HITS),
+        preemptions=None if metrics is None else metrics.counter(EngineSeries.PREEMPTIONS),
         engine_load=engine_load,
         steps=shape,
         drafts=None if metrics is None else drafts_of(metrics),
@@ -85,19 +86,20 @@ def surroundings_of(
 
 def setup_of(seen: EngineSeen) -> Hashable:
     """The reported settings that make two engines alike: the model and the cache settings."""
-    infos = {} if seen.metrics is None else seen.metrics.after.infos.get(Series.CACHE_CONFIG, {})
+    infos = {} if seen.metrics is None else seen.metrics.after.infos.get(EngineSeries.CACHE_CONFIG, {})
     return seen.engine.model, frozenset(item for item in infos.items() if item[0] not in _CACHE_SIZES)
 
 
 def _prompt_tokens(metrics: MetricsDelta | None, source: str) -> float | None:
     """The prompt tokens whose KV came from that source; None if the engine does not report it."""
-    return None if metrics is None else metrics.counter(Series.PROMPT_TOKENS_BY_SOURCE, source=source)
+    return None if metrics is None else metrics.counter(EngineSeries.PROMPT_TOKENS_BY_SOURCE, source=source)
 
 
 def drafts_of(metrics: MetricsDelta) -> Drafts | None:
     """The window's speculative decoding; None without any."""
     drafts, drafted, accepted = (
-        metrics.counter(name) for name in (Series.DRAFTS, Series.DRAFT_TOKENS, Series.ACCEPTED_TOKENS)
+        metrics.counter(name)
+        for name in (EngineSeries.DRAFTS, EngineSeries.DRAFT_TOKENS, EngineSeries.ACCEPTED_TOKENS)
     )
     if not drafts or drafted is None or accepted is None:
         return None
@@ -105,15 +107,20 @@ def drafts_of(metrics: MetricsDelta) -> Drafts | None:
 
 
 def _served(seen: EngineSeen, timelines: Sequence[Timeline]) -> _Served:
-    own = [it for it in timelines if _engine_of(it) == seen.engine.name]
-    uncached = [max(1, it.prompt_tokens - (it.cached_tokens or 0)) for it in own if it.prompt_tokens]
+    own = [timeline for timeline in timelines if _engine_of(timeline) == seen.engine.name]
+    uncached = [
+        max(1, timeline.prompt_tokens - (timeline.cached_tokens or 0))
+        for timeline in own
+        if timeline.prompt_tokens
+    ]
     if own or seen.metrics is None:
         return _Served(len(own), median(uncached) if uncached else None)
     lengths = [
-        seen.metrics.histogram(it) for it in (Series.REQUEST_COMPUTED_TOKENS, Series.REQUEST_PROMPT_TOKENS)
+        seen.metrics.histogram(series)
+        for series in (EngineSeries.REQUEST_COMPUTED_TOKENS, EngineSeries.REQUEST_PROMPT_TOKENS)
     ]
     means = [found.mean for found in lengths if found is not None and found.mean is not None]
-    started = seen.metrics.histogram(Series.TTFT)
+    started = seen.metrics.histogram(EngineSeries.TTFT)
     return _Served(round(started.count) if started else 0, means[0] if means else None)
 
 
@@ -181,9 +188,3 @@ def _prefix_cache_on(metrics: MetricsDelta | None, host: HostCpu | None) -> bool
     said = None if metrics is None else prefix_cache_on(metrics)
     named = None if host is None else host.settings.get("prefix_cache")
     return bool(named) if said is None and named is not None else said
-
-
-def prefix_cache_on(metrics: MetricsDelta) -> bool | None:
-    """Whether prefix caching is on; None if the engine does not report it."""
-    said = metrics.after.infos.get(Series.CACHE_CONFIG, {}).get("enable_prefix_caching")
-    return None if said is None else said == "True"

@@ -7,7 +7,7 @@ certain.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, sqrt
 from typing import Protocol
@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from phasewise.core.errors import MeasurementError
+from phasewise.core.step_log import StepLog
 from phasewise.core.steps import EngineStep
 from phasewise.costs.fit.history import observed_steps
 from phasewise.costs.fit.observation import Observation, Regime, RegimeStore, is_near, regime_of
@@ -129,16 +130,11 @@ class DrawnForm:
         return float(np.median(self._drawn(errors, LASTING_OF)))
 
     def passing(self, errors: Sequence[float], count: int) -> list[float]:
-        """Errors of single steps."""
         return [_THIRD * error for error in self._drawn(errors, count)]
 
     def _drawn(self, errors: Sequence[float], count: int) -> list[float]:
         chosen = self._rng.integers(len(errors), size=count) if errors else ()
         return [errors[at] for at in chosen] or [0.0] * count
-
-    def run_cost(self) -> RunCost:
-        """The cost of steps in one run."""
-        return RunCost(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +196,7 @@ def fit_window(
     observations: list[Observation] = []
     left = FIT_STEPS
     for name in sorted(alike, key=lambda each: -counts[each]):
-        steps = _latest_steps(logs, name, left)
+        steps = _in_order(logs[name])[-left:]
         observations += observed_steps(steps).observations
         left -= len(steps)
         if left <= 0:
@@ -214,13 +210,8 @@ def fit_window(
 
 def steps_by_engine(logs: Logs) -> list[tuple[Observation, ...]]:
     """The steps of each engine with their work, as far as it is known."""
-    found = []
-    for ranks in logs.values():
-        steps = [timed.step for log in ranks for timed in log.steps]
-        found.append(observed_steps(sorted(steps, key=lambda step: step.seq)).observations)
-    return found
+    return [observed_steps(_in_order(ranks)).observations for ranks in logs.values()]
 
 
-def _latest_steps(logs: Logs, name: str, most: int) -> list[EngineStep]:
-    steps = [timed.step for log in logs[name] for timed in log.steps]
-    return sorted(steps, key=lambda step: step.seq)[-most:]
+def _in_order(ranks: Iterable[StepLog]) -> list[EngineStep]:
+    return sorted((timed.step for log in ranks for timed in log.steps), key=lambda step: step.seq)

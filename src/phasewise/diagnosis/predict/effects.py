@@ -18,8 +18,8 @@ from phasewise.core.statistics import Interval
 from phasewise.costs.fit.step import StepKind, StepWork
 from phasewise.costs.fit.step_fit import CONFIDENCE, StepFit
 from phasewise.diagnosis.advice.fix import Advice, Effect, Figure, Fix, LeverChange, PredictedChange
-from phasewise.diagnosis.predict.costs import DrawnForm, KnownCosts
-from phasewise.diagnosis.predict.replay import figures_of_replay, lost_in_replay, replay, replay_requests
+from phasewise.diagnosis.predict.costs import DrawnForm, KnownCosts, RunCost
+from phasewise.diagnosis.predict.replay import figures_of_replay, lost_in_replay_s, replay, replay_requests
 from phasewise.diagnosis.predict.setup import (
     Drafting,
     DraftReading,
@@ -28,9 +28,72 @@ from phasewise.diagnosis.predict.setup import (
     changed,
     drafting_of,
 )
-from phasewise.diagnosis.predict.traffic import Figures, Traffic, drawn_stretch
+from phasewise.diagnosis.predict.traffic import Figures, RecordedTraffic, drawn_stretch
 
 DRAWS = 30
+LEAST_WIDENING = 0.05
+"""The least width of an interval. A comparison calls servers that differ by less than this equivalent."""
+FEWEST_REQUESTS = 8
+"""With fewer requests a median is not meaningful."""
+MOST_UNUSABLE = 0.4
+"""With a larger share of requests that cannot be replayed, the replay is not the measured load."""
+MOST_UNKNOWN = 0.1
+"""A replay may spend at most this share of its time outside measured step sizes."""
+MOST_OFF = 2.0
+"""A replay that differs from the measurement by more than this factor is not used."""
+MOST_WIDE = 4.0
+"""An interval whose ends are further apart than this factor (from half to double) is not useful."""
+
+NO_LEVER = "a replay does not model this change"
+OUTSIDE_COSTS = "is outside measured step sizes"
+
+
+def predict_advice(
+    advice: Advice,
+    traffic: RecordedTraffic,
+    fit: StepFit,
+    setup: Setup,
+    rng: np.random.Generator,
+    *,
+    others: Sequence[StepFit] = (),
+    drafts: Sequence[DraftReading] = (),
+    slo: Slo | None = None,
+) -> Advice:
+    """The advice with the effect of each fix alone, or the reason why there is none.
+
+    `fit` has the step costs, `others` cover steps that it lacks, such as the window's own fit beside a
+    calibration's. `drafts` are readings of speculative decoding, for a change that turns it on.
+    """
+    trials = ReplayTrials(traffic, KnownCosts((fit, *others)), setup, rng, slo=slo)
+
+    def predicted(fix: Fix) -> Fix:
+        if fix.lever is None:
+            return replace(fix, unpredictable=NO_LEVER)
+        found = trials.effect(fix.lever, drafts, fix.aims_at)
+        if isinstance(found, Unpredictable):
+            return replace(fix, unpredictable=found.reason)
+        return replace(fix, effect=found)
+
+    return replace(advice, fixes=tuple(map(predicted, advice.fixes)))
+
+
+def beyond_replay(fix: Fix, setup: Setup) -> str:
+    """Why a fix cannot be replayed at all; empty if it can."""
+    if fix.lever is None:
+        return NO_LEVER
+    after = changed(setup, fix.lever)
+    return after.reason if isinstance(after, Unpredictable) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """Requests and costs that were drawn together, and a replay of the window with them as it was."""
+
+    traffic: RecordedTraffic
+    form: DrawnForm
+    beyond_marks: float
+    before: Figures
+    lost_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,33 +102,16 @@ class Draw:
 
     before: Figures
     after: Figures
-    lost_before_s: float = 0.0
-    lost_after_s: float = 0.0
+    lost_before_s: float
+    lost_after_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Strangeness:
-    """The share of its time that a replay spends outside measured step sizes, mostly in steps of `kind`."""
-
-    share: float
-    kind: StepKind | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Trial:
-    traffic: Traffic
-    form: DrawnForm
-    beyond_marks: float
-    before: Figures
-    lost_s: float
-
-
-class Trials:
-    """A window on which each change is tried `draws` times, by an objective if there is one."""
+class ReplayTrials:
+    """A window on which each change is tried `count` times, by an objective if there is one."""
 
     def __init__(
         self,
-        traffic: Traffic,
+        traffic: RecordedTraffic,
         costs: KnownCosts,
         setup: Setup,
         rng: np.random.Generator,
@@ -80,34 +126,47 @@ class Trials:
         self._rng = rng
         self._trials: tuple[_Trial, ...] = ()
 
-    def draws(self, after: Setup) -> tuple[Draw, ...]:
-        """Every trial with the change."""
+    def effect(
+        self, change: LeverChange, drafts: Sequence[DraftReading] = (), aims_at: Figure | None = None
+    ) -> Effect | Unpredictable:
+        """The effect of one change, or why there is none, also on the figure that it `aims_at` alone."""
+        after = changed(self._setup, change, drafts)
+        if isinstance(after, Unpredictable):
+            return after
+        if (rejection := _too_little(self._traffic) or self._strange_steps(after)) is not None:
+            return rejection
         self._trials = self._trials or tuple(self._trial() for _ in range(self._count))
-        return tuple(self._draw(trial, after) for trial in self._trials)
+        return _effect(self._traffic, tuple(self._draw(trial, after) for trial in self._trials), aims_at)
 
-    def _draw(self, trial: _Trial, after: Setup) -> Draw:
-        figures, lost_after_s = self._replay(trial.traffic, after, trial.form, trial.beyond_marks)
-        return Draw(trial.before, figures, trial.lost_s, lost_after_s)
-
-    def strangeness(self, setup: Setup) -> Strangeness:
-        """The share of a setup's time outside measured step sizes."""
-        visited = _Visited(self._costs)
-        # Always the same requests: this is about which steps occur, not how they vary.
-        some = drawn_stretch(self._traffic, np.random.default_rng(0))
-        replay(some, setup, visited, drafting=drafting_of(setup.drafts), beyond_marks=0.5)
-        return visited.strangeness
+    def _strange_steps(self, after: Setup) -> Unpredictable | None:
+        for setup, when in ((self._setup, "before the change"), (after, "after the change")):
+            visited = _Visited(self._costs)
+            # Always the same requests: this is about which steps occur, not how they vary.
+            some = drawn_stretch(self._traffic, np.random.default_rng(0))
+            replay(some, setup, visited, drafting=drafting_of(setup.drafts), beyond_marks=0.5)
+            share = sum(visited.unknown_s.values()) / max(visited.total_s, 1e-12)
+            if share > MOST_UNKNOWN:
+                kind = max(visited.unknown_s, key=lambda each: visited.unknown_s[each])
+                return Unpredictable(
+                    f"{share:.0%} of the time {when}, mostly in {kind} steps, {OUTSIDE_COSTS}"
+                )
+        return None
 
     def _trial(self) -> _Trial:
         some, form = drawn_stretch(self._traffic, self._rng), DrawnForm(self._costs, self._rng)
         beyond_marks = float(self._rng.random())
         return _Trial(some, form, beyond_marks, *self._replay(some, self._setup, form, beyond_marks))
 
+    def _draw(self, trial: _Trial, after: Setup) -> Draw:
+        figures, lost_after_s = self._replay(trial.traffic, after, trial.form, trial.beyond_marks)
+        return Draw(trial.before, figures, trial.lost_s, lost_after_s)
+
     def _replay(
-        self, some: Traffic, setup: Setup, form: DrawnForm, beyond_marks: float
+        self, some: RecordedTraffic, setup: Setup, form: DrawnForm, beyond_marks: float
     ) -> tuple[Figures, float]:
         drafting = self._drawn_drafting(setup)
-        found = replay_requests(some, setup, form.run_cost(), drafting=drafting, beyond_marks=beyond_marks)
-        lost = 0.0 if self._slo is None else sum(lost_in_replay(found, some, self._slo))
+        found = replay_requests(some, setup, RunCost(form), drafting=drafting, beyond_marks=beyond_marks)
+        lost = 0.0 if self._slo is None else lost_in_replay_s(found, some, self._slo)
         return figures_of_replay(found, some), lost
 
     def _drawn_drafting(self, setup: Setup) -> Drafting:
@@ -133,98 +192,8 @@ class _Visited:
             self.unknown_s[work.kind] = self.unknown_s.get(work.kind, 0.0) + seconds
         return seconds
 
-    @property
-    def strangeness(self) -> Strangeness:
-        """The time added up so far, as a share."""
-        kind = max(self.unknown_s, key=lambda each: self.unknown_s[each], default=None)
-        return Strangeness(sum(self.unknown_s.values()) / max(self.total_s, 1e-12), kind)
 
-
-LEAST_WIDENING = 0.05
-"""The least width of an interval. A comparison calls servers that differ by less than this equivalent."""
-FEWEST_REQUESTS = 8
-"""With fewer requests a median is not meaningful."""
-MOST_UNUSABLE = 0.4
-"""With a larger share of requests that cannot be replayed, the replay is not the measured load."""
-MOST_UNKNOWN = 0.1
-"""A replay may spend at most this share of its time outside measured step sizes."""
-MOST_OFF = 2.0
-"""A replay that differs from the measurement by more than this factor is not used."""
-MOST_WIDE = 4.0
-"""An interval whose ends are further apart than this factor (from half to double) is not useful."""
-
-NO_LEVER = "a replay does not model this change"
-
-
-def predict_effect(
-    traffic: Traffic,
-    fit: StepFit,
-    setup: Setup,
-    change: LeverChange,
-    rng: np.random.Generator,
-    *,
-    others: Sequence[StepFit] = (),
-    drafts: Sequence[DraftReading] = (),
-    draws: int = DRAWS,
-) -> Effect | Unpredictable:
-    """The effect of one change on this traffic.
-
-    `fit` has the step costs, `others` cover steps that it lacks, such as the window's own fit beside a
-    calibration's. `drafts` are readings of speculative decoding, for a change that turns it on.
-    """
-    trials = Trials(traffic, KnownCosts((fit, *others)), setup, rng, draws)
-    return _predict(traffic, setup, trials, change, drafts)
-
-
-def predict_advice(
-    advice: Advice,
-    traffic: Traffic,
-    fit: StepFit,
-    setup: Setup,
-    rng: np.random.Generator,
-    *,
-    others: Sequence[StepFit] = (),
-    drafts: Sequence[DraftReading] = (),
-    slo: Slo | None = None,
-) -> Advice:
-    """The advice with the effect of each fix alone, or the reason why there is none."""
-    trials = Trials(traffic, KnownCosts((fit, *others)), setup, rng, slo=slo)
-
-    def predicted(fix: Fix) -> Fix:
-        if fix.lever is None:
-            return replace(fix, unpredictable=NO_LEVER)
-        found = _predict(traffic, setup, trials, fix.lever, drafts, fix.aims_at)
-        if isinstance(found, Unpredictable):
-            return replace(fix, unpredictable=found.reason)
-        return replace(fix, effect=found)
-
-    return replace(advice, fixes=tuple(map(predicted, advice.fixes)))
-
-
-def beyond_replay(fix: Fix, setup: Setup) -> str:
-    """Why a fix cannot be replayed at all; empty if it can."""
-    if fix.lever is None:
-        return NO_LEVER
-    after = changed(setup, fix.lever)
-    return after.reason if isinstance(after, Unpredictable) else ""
-
-
-def _predict(
-    traffic: Traffic,
-    setup: Setup,
-    trials: Trials,
-    change: LeverChange,
-    drafts: Sequence[DraftReading],
-    aims_at: Figure | None = None,
-) -> Effect | Unpredictable:
-    after = changed(setup, change, drafts)
-    if isinstance(after, Unpredictable):
-        return after
-    rejection = _too_little(traffic) or _strange_steps(trials, setup, after)
-    return rejection or _effect(traffic, trials.draws(after), aims_at)
-
-
-def _too_little(traffic: Traffic) -> Unpredictable | None:
+def _too_little(traffic: RecordedTraffic) -> Unpredictable | None:
     usable = len(traffic.requests)
     if usable - traffic.warm_up < FEWEST_REQUESTS:
         return Unpredictable(f"only {usable} requests have enough data to be replayed")
@@ -235,20 +204,9 @@ def _too_little(traffic: Traffic) -> Unpredictable | None:
     return None
 
 
-OUTSIDE_COSTS = "is outside measured step sizes"
-
-
-def _strange_steps(trials: Trials, before: Setup, after: Setup) -> Unpredictable | None:
-    for setup, when in ((before, "before the change"), (after, "after the change")):
-        found = trials.strangeness(setup)
-        if found.share > MOST_UNKNOWN:
-            return Unpredictable(
-                f"{found.share:.0%} of the time {when}, mostly in {found.kind} steps, {OUTSIDE_COSTS}"
-            )
-    return None
-
-
-def _effect(traffic: Traffic, draws: Sequence[Draw], aims_at: Figure | None) -> Effect | Unpredictable:
+def _effect(
+    traffic: RecordedTraffic, draws: Sequence[Draw], aims_at: Figure | None
+) -> Effect | Unpredictable:
     off_by = _off_by(traffic.measured, draws)
     credible = [
         _change(figure, traffic.measured[figure], draws, off)

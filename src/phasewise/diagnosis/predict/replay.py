@@ -10,13 +10,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from math import ceil, inf
+from typing import NamedTuple
 
 from phasewise.core.prefixes import MARK_SIZES_BYTES
 from phasewise.core.slo import Slo
 from phasewise.costs.fit.step import StepSeconds, StepWork
 from phasewise.diagnosis.analysis.streams import NOTICED_STALL_TOKENS
 from phasewise.diagnosis.predict.setup import NO_GUESSES, Drafting, Setup
-from phasewise.diagnosis.predict.traffic import Figures, RecordedRequest, Traffic, figures_of
+from phasewise.diagnosis.predict.traffic import Figures, RecordedRequest, RecordedTraffic, figures_of
 from phasewise.simulator.engine import VirtualEngine, VirtualRequest
 from phasewise.simulator.run import VirtualOutcome, run_closed, run_virtually
 
@@ -96,7 +97,7 @@ class _Inventor:
         return InventedPrompt(tuple(ids), shared_mark, shared_tokens)
 
     def _shared_end(self, request: RecordedRequest, common: tuple[str, ...]) -> int:
-        """The length of the prefix that a prompt shares with others, in tokens."""
+        """How many tokens of the prompt others share."""
         if not common:
             return request.cached_tokens
         if found := self._found[common[-1]]:
@@ -131,27 +132,27 @@ class Replayed:
 
 
 def replay(
-    traffic: Traffic,
+    traffic: RecordedTraffic,
     setup: Setup,
     cost: StepSeconds,
     *,
     drafting: Drafting = NO_GUESSES,
     beyond_marks: float = 0.5,
 ) -> Figures:
-    """The figures of the traffic; warm-up requests do not count."""
+    """The figures of the traffic, without its warm-up requests."""
     found = replay_requests(traffic, setup, cost, drafting=drafting, beyond_marks=beyond_marks)
     return figures_of_replay(found, traffic)
 
 
 def replay_requests(
-    traffic: Traffic,
+    traffic: RecordedTraffic,
     setup: Setup,
     cost: StepSeconds,
     *,
     drafting: Drafting = NO_GUESSES,
     beyond_marks: float = 0.5,
 ) -> list[Replayed]:
-    """Run the traffic; without its warm-up requests."""
+    """Every replayed request, without the warm-up."""
     charged = _charging_guesses(cost, drafting)
     seen: list[Replayed] = []
     for requests, clients in by_engine(traffic, setup.engines):
@@ -216,7 +217,7 @@ def _charging_guesses(cost: StepSeconds, drafting: Drafting) -> StepSeconds:
     return charged
 
 
-def by_engine(traffic: Traffic, engines: int) -> list[tuple[list[RecordedRequest], int | None]]:
+def by_engine(traffic: RecordedTraffic, engines: int) -> list[tuple[list[RecordedRequest], int | None]]:
     """The requests and closed-loop clients of each engine: as recorded, or by least outstanding for another
     number of engines. Engines without requests are left out."""
     clients = traffic.concurrency
@@ -236,7 +237,7 @@ def by_engine(traffic: Traffic, engines: int) -> list[tuple[list[RecordedRequest
     ]
 
 
-def _by_client(traffic: Traffic, clients: int, engines: int) -> list[list[RecordedRequest]]:
+def _by_client(traffic: RecordedTraffic, clients: int, engines: int) -> list[list[RecordedRequest]]:
     """Each client has one engine."""
     shares: list[list[RecordedRequest]] = [[] for _ in range(engines)]
     for index, request in enumerate(traffic.requests):
@@ -244,7 +245,7 @@ def _by_client(traffic: Traffic, clients: int, engines: int) -> list[list[Record
     return shares
 
 
-def _by_least_outstanding(traffic: Traffic, engines: int) -> list[list[RecordedRequest]]:
+def _by_least_outstanding(traffic: RecordedTraffic, engines: int) -> list[list[RecordedRequest]]:
     shares: list[list[RecordedRequest]] = [[] for _ in range(engines)]
     # The end in the replay is not yet known, so the recorded end is used.
     open_until: list[list[float]] = [[] for _ in range(engines)]
@@ -257,41 +258,48 @@ def _by_least_outstanding(traffic: Traffic, engines: int) -> list[list[RecordedR
     return shares
 
 
-def lost_by_phase(requests: Iterable[tuple[float, Sequence[float], int]], slo: Slo) -> tuple[float, float]:
-    """Seconds beyond the objective, at the start and in the stream, by requests' TTFT, gaps and tokens.
+class Experience(NamedTuple):
+    """What a client saw of a request. Without a first token, `ttft_s` is how long it has waited."""
+
+    ttft_s: float
+    gaps_s: Sequence[float] = ()
+    tokens: int = 1
+
+
+def total_lost_s(seen: Iterable[Experience], slo: Slo) -> float:
+    """Seconds beyond the objective, at the start and in the stream.
 
     A stream loses them over all tokens, or in noticed stalls if that is more.
     """
     start_s = stream_s = 0.0
-    for ttft_s, gaps_s, tokens in requests:
+    for ttft_s, gaps_s, tokens in seen:
         start_s += max(0.0, ttft_s - slo.ttft_s)
         stalls = [gap_s for gap_s in gaps_s if gap_s >= NOTICED_STALL_TOKENS * slo.tpot_s]
         over_all_s = sum(gaps_s) - slo.tpot_s * (tokens - 1)
         stream_s += max(0.0, over_all_s, sum(stalls) - slo.tpot_s * len(stalls))
-    return start_s, stream_s
+    return start_s + stream_s
 
 
-def lost_in_replay(
-    counted: Iterable[Replayed], traffic: Traffic, slo: Slo, until_s: float = inf
-) -> tuple[float, float]:
-    """The same of replayed requests, as far as a watch that ends at `until_s` sees them."""
-    return lost_by_phase((_seen_until(it, traffic.outside_s, until_s) for it in counted), slo)
+def lost_in_replay_s(
+    counted: Iterable[Replayed], traffic: RecordedTraffic, slo: Slo, until_s: float = inf
+) -> float:
+    """What replayed requests lose, as far as a watch that ends at `until_s` sees them."""
+    return total_lost_s((_seen_until(replayed, traffic.outside_s, until_s) for replayed in counted), slo)
 
 
-def _seen_until(it: Replayed, outside_s: float, until_s: float) -> tuple[float, Sequence[float], int]:
-    """TTFT, gaps and tokens; without a first token, how long it has waited."""
-    outcome = it.outcome
+def _seen_until(replayed: Replayed, outside_s: float, until_s: float) -> Experience:
+    outcome = replayed.outcome
     if outcome.token_times_s[-1] <= until_s:
-        return outcome.ttft_s + outside_s, outcome.gaps_s, it.tokens
+        return Experience(outcome.ttft_s + outside_s, outcome.gaps_s, replayed.tokens)
     came = sum(at_s <= until_s for at_s in outcome.token_times_s)
     if not came:
-        return max(0.0, until_s - outcome.arrived_s), (), 1
-    tokens = max(1, round(it.tokens * came / len(outcome.token_times_s)))
-    return outcome.ttft_s + outside_s, outcome.gaps_s[: came - 1], tokens
+        return Experience(max(0.0, until_s - outcome.arrived_s))
+    tokens = max(1, round(replayed.tokens * came / len(outcome.token_times_s)))
+    return Experience(outcome.ttft_s + outside_s, outcome.gaps_s[: came - 1], tokens)
 
 
-def figures_of_replay(counted: Sequence[Replayed], traffic: Traffic) -> Figures:
-    """The same figures as of a measurement."""
+def figures_of_replay(counted: Sequence[Replayed], traffic: RecordedTraffic) -> Figures:
+    """The figures that a measurement has, of replayed requests."""
     if not counted:
         return {}
     outcomes = [each.outcome for each in counted]

@@ -11,8 +11,9 @@ from math import ceil
 from typing import TypeVar
 
 from phasewise.diagnosis.advice.fix import LeverChange
+from phasewise.diagnosis.advice.levers import DEFAULT_BUDGET_TOKENS
 from phasewise.diagnosis.analysis.engine_load import Drafts, EngineSurroundings
-from phasewise.diagnosis.predict.traffic import Traffic
+from phasewise.diagnosis.predict.traffic import RecordedTraffic
 from phasewise.fleet.config import Levers, byte_size
 from phasewise.simulator.engine import EngineShape
 
@@ -54,45 +55,6 @@ def reading_of_counters(drafts: Drafts, carried_per_step: float | None) -> Draft
     return DraftReading(steps, steps + drafts.accepted_tokens, drafts.drafted_tokens)
 
 
-def guess_answer(
-    prompt_ids: Sequence[int], answer_ids: Sequence[int], *, guessed_tokens: int, match_tokens: int
-) -> DraftReading:
-    """What n-gram drafting would have achieved on a known answer, with matches of this length, as vLLM does
-    when only the longest match is set."""
-    text = [*prompt_ids, *answer_ids]
-    followed_by = _Places(match_tokens)
-    at, steps, drafted = len(prompt_ids) + 1, 0, 0
-    while at < len(text):
-        followed_by.read_to(text, at)
-        guess = followed_by.guess(text, at, guessed_tokens)
-        right = 0
-        while right < len(guess) and at + right < len(text) and guess[right] == text[at + right]:
-            right += 1
-        drafted += len(guess)
-        steps += 1
-        at += right + 1
-    return DraftReading(steps, max(len(answer_ids) - 1, 0), drafted)
-
-
-class _Places:
-    """The first position of each n-gram in the text so far, except at its end."""
-
-    def __init__(self, match_tokens: int) -> None:
-        self._match_tokens = match_tokens
-        self._first: dict[tuple[int, ...], int] = {}
-        self._read = match_tokens
-
-    def read_to(self, text: Sequence[int], end: int) -> None:
-        for at in range(self._read, end):
-            self._first.setdefault(tuple(text[at - self._match_tokens : at]), at)
-        self._read = max(self._read, end)
-
-    def guess(self, text: Sequence[int], end: int, tokens: int) -> Sequence[int]:
-        at = self._first.get(tuple(text[max(end - self._match_tokens, 0) : end]))
-        return () if at is None else text[at : min(at + tokens, end)]
-
-
-DEFAULT_BUDGET_TOKENS = 2048
 DEFAULT_MOST_RUNNING = 256
 """vLLM's default, if neither a file nor the window has it."""
 DEFAULT_BLOCK_TOKENS = 16
@@ -127,7 +89,7 @@ class Setup:
 
 
 def setup_of(
-    traffic: Traffic, engines: Sequence[EngineSurroundings] = (), levers: Levers | None = None
+    traffic: RecordedTraffic, engines: Sequence[EngineSurroundings] = (), levers: Levers | None = None
 ) -> Setup:
     """The setup of a window. Engines of a pool are alike, so the first reported value counts for all."""
     levers = levers or Levers()
@@ -224,7 +186,7 @@ def _count(change: LeverChange) -> int:
     return change.value
 
 
-def _blocks(traffic: Traffic, kv_tokens: int | None, block_tokens: int) -> int:
+def _blocks(traffic: RecordedTraffic, kv_tokens: int | None, block_tokens: int) -> int:
     """Blocks for requests: vLLM reserves one. A cache of unknown size never fills."""
     longest = ceil((traffic.longest_tokens + 1) / block_tokens)
     if kv_tokens is None:

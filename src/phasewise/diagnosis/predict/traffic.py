@@ -24,7 +24,6 @@ Figures = Mapping[Figure, float]
 def figures_of(
     ttfts_s: Sequence[float], tpots_s: Sequence[float], gaps_s: Sequence[float], tokens: int, took_s: float
 ) -> Figures:
-    """The figures of some requests."""
     found = {
         **_quantiles(ttfts_s, {Figure.TTFT_P50: 0.5, Figure.TTFT_P90: 0.9}),
         **_quantiles(tpots_s, {Figure.TPOT_P50: 0.5}),
@@ -79,7 +78,7 @@ class RecordedRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class RecordedTraffic:
     """The window's traffic, oldest first, and its measured figures.
 
     `outside_s` is the time of a first token outside the engine's steps. A closed loop of `concurrency`
@@ -102,19 +101,19 @@ class Traffic:
 
     @property
     def longest_tokens(self) -> int:
-        """The longest prompt with its answer."""
+        """The tokens of the longest prompt with its answer."""
         return max((each.prompt_tokens + each.output_tokens for each in self.requests), default=0)
 
 
 def recorded_traffic(
     timelines: Iterable[Timeline], *, concurrency: int | None = None, warm_up: int = 0
-) -> Traffic:
+) -> RecordedTraffic:
     """The traffic of these timelines. Requests without lengths, or without an answer, cannot be replayed."""
     ordered = sorted(timelines, key=lambda each: each.started_unix_s)
     usable = [each for each in ordered if each.prompt_tokens and each.output_tokens]
     began_s = usable[0].started_unix_s if usable else 0.0
     counted = [each for each in usable[warm_up:] if each.outcome is Outcome.SUCCEEDED]
-    return Traffic(
+    return RecordedTraffic(
         requests=tuple(_recorded(each, began_s, index) for index, each in enumerate(usable)),
         measured=measured_figures(counted),
         outside_s=_outside_s(counted),
@@ -169,14 +168,15 @@ TURNS_OF_CLIENT = 3
 concurrency."""
 
 
-def drawn_stretch(traffic: Traffic, rng: np.random.Generator) -> Traffic:
+def drawn_stretch(traffic: RecordedTraffic, rng: np.random.Generator) -> RecordedTraffic:
     """Consecutive requests, enough for a replay; all of them if they are not too many.
 
     Those that are open when the sample begins come first and do not count, so that the engine is not idle. In
     a closed loop the order of requests is shuffled.
     """
     if traffic.concurrency is not None:
-        traffic = replace(traffic, requests=_shuffled(traffic.requests, rng))
+        order = rng.permutation(len(traffic.requests))
+        traffic = replace(traffic, requests=tuple(traffic.requests[at] for at in order))
     requests = traffic.requests
     tokens = np.cumsum([request.output_tokens for request in requests])
     if tokens[-1] <= TOKENS_OF_STRETCH:
@@ -192,7 +192,3 @@ def drawn_stretch(traffic: Traffic, rng: np.random.Generator) -> Traffic:
     began_s = requests[first].came_s
     still_open = tuple(each for each in requests[:first] if each.went_s > began_s)
     return replace(traffic, requests=still_open + requests[first:after], warm_up=len(still_open))
-
-
-def _shuffled(requests: tuple[RecordedRequest, ...], rng: np.random.Generator) -> tuple[RecordedRequest, ...]:
-    return tuple(requests[at] for at in rng.permutation(len(requests)))

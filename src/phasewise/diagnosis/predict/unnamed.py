@@ -15,23 +15,26 @@ from phasewise.costs.fit.observation import Observation
 from phasewise.costs.fit.step import StepWork, decoding
 from phasewise.diagnosis.analysis.window_summary import Unnamed
 from phasewise.diagnosis.predict.costs import Costs
-from phasewise.diagnosis.predict.counted_costs import not_negative
+from phasewise.diagnosis.predict.counted import not_negative
 
 LEAST_SLOWER = 1.3
-"""Steps of one size that take so many times as long at the end of a window are no chance and no load,"""
+"""Steps of one size that take this many times as long at the end of a window are no chance and no load."""
 GROWTHS = (0.0, 0.3, 0.6, 1.0, 1.6, 2.5, 4.0)
-MUCH_LESS, FEWEST_STEPS = 0.7, 40
-"""if costs that grow so over the window leave so much less of an error than constant ones."""
+"""How much costs may have grown over a window, as a share of those at its begin."""
+MUCH_LESS = 0.7
+"""Costs grew if the growth leaves at most this share of the error that constant costs leave."""
+FEWEST_STEPS = 40
+"""Fewer steps show no growth and no stretches."""
 MOSTLY_FIXED = 0.6
-"""Prompts cost time whatever their length if this share of it does not go with their tokens,"""
-FEWEST_PROMPTS, VARIED = 12, 0.08
-"""which shows in so many steps with prompts whose lengths vary by this share of their mean,"""
+"""Prompts cost time whatever their length if this share of it does not go with their tokens."""
+FEWEST_PROMPTS = 12
+"""Fewer steps with prompts do not show what a prompt takes besides its tokens."""
+VARIED = 0.08
+"""If lengths vary by less than this share of their mean, nothing separates prompts from their tokens."""
 BETTER = 1.5
-"""if a cost by tokens alone leaves so many times as large an error,"""
+"""A cost by tokens alone is wrong if it leaves this many times as large an error."""
 NOTICED_STEPS = 3.0
-"""and it matters if it takes as long as so many decode steps."""
-
-
+"""A prompt's fixed time matters from this many decode steps."""
 SHORT_CONTEXT = 200
 LASTS, VARIES = 0.5, 0.2
 """Steps take longer in stretches if their logarithms, each against others of the same work, vary by so much,
@@ -55,12 +58,16 @@ def _in_stretches(seen: Sequence[Observation]) -> float:
     """The share of the time of steps without prompts that they take longer for a while, though their work is
     that of others.
     """
-    alone = [it for it in seen if len(it.works) == 1 and not it.works[0].prompt_tokens and it.seconds > 0]
+    alone = [
+        observation
+        for observation in seen
+        if len(observation.works) == 1 and not observation.works[0].prompt_tokens and observation.seconds > 0
+    ]
     if len(alone) < FEWEST_STEPS:
         return 0.0
-    alone.sort(key=lambda it: it.at_s)
-    seconds = np.array([it.seconds for it in alone])
-    works = np.array([_sums(it.works) for it in alone])
+    alone.sort(key=lambda observation: observation.at_s)
+    seconds = np.array([observation.seconds for observation in alone])
+    works = np.array([_sums(observation.works) for observation in alone])
     ratios = seconds / (works @ not_negative(works / seconds[:, None], np.ones(len(seconds))))
     streams = works[:, 1]
     for count in np.unique(streams):
@@ -80,12 +87,15 @@ def _slower(seen: Sequence[Observation]) -> float:
     """
     if len(seen) < FEWEST_STEPS:
         return 1.0
-    at_s = np.array([it.at_s for it in seen])
+    at_s = np.array([observation.at_s for observation in seen])
     span_s = float(np.ptp(at_s))
     if span_s <= 0:
         return 1.0
     passed = (at_s - at_s.min()) / span_s
-    works = np.array([_sums(it.works) for it in seen]) / np.array([it.seconds for it in seen])[:, None]
+    works = (
+        np.array([_sums(observation.works) for observation in seen])
+        / np.array([observation.seconds for observation in seen])[:, None]
+    )
     errors = {growth: _error(works * (1.0 + growth * passed)[:, None]) for growth in GROWTHS}
     best = min(errors, key=lambda growth: errors[growth])
     slower = (1.0 + best * 5 / 6) / (1.0 + best / 6)
@@ -115,12 +125,14 @@ def _cost_s(works: Iterable[StepWork], costs: Costs) -> float:
 def _per_prompt_s(seen: Sequence[Observation], costs: Costs) -> float:
     """What a prompt takes besides its tokens, from what steps with prompts take longer than without them."""
     rows = []
-    for it in seen:
-        tokens = sum(work.prompt_tokens for work in it.works)
-        prompts = sum(max(0, work.requests - work.decode_tokens) for work in it.works if work.prompt_tokens)
+    for observation in seen:
+        tokens = sum(work.prompt_tokens for work in observation.works)
+        prompts = sum(
+            max(0, work.requests - work.decode_tokens) for work in observation.works if work.prompt_tokens
+        )
         if tokens and prompts:
-            streams = [work.without_prompts() for work in it.works if work.decode_tokens]
-            rows.append((prompts, tokens, it.seconds - _cost_s(streams, costs)))
+            streams = [work.without_prompts() for work in observation.works if work.decode_tokens]
+            rows.append((prompts, tokens, observation.seconds - _cost_s(streams, costs)))
     known = np.array([row for row in rows if row[2] > 0.0])
     if len(known) < FEWEST_PROMPTS:
         return 0.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
@@ -13,15 +13,15 @@ from phasewise.core.slo import Slo
 from phasewise.core.timeline import Outcome, Timeline
 from phasewise.costs.fit.step import StepWork, prefilling
 from phasewise.diagnosis.advice.fix import LeverChange
-from phasewise.diagnosis.finding import Phase
 from phasewise.diagnosis.predict.costs import Costs
 from phasewise.diagnosis.predict.replay import (
-    lost_by_phase,
-    lost_in_replay,
+    Experience,
+    lost_in_replay_s,
     replay_requests,
+    total_lost_s,
 )
 from phasewise.diagnosis.predict.setup import Setup, Unpredictable, changed, drafting_of
-from phasewise.diagnosis.predict.traffic import Traffic, recorded_traffic
+from phasewise.diagnosis.predict.traffic import RecordedTraffic, recorded_traffic
 
 FEWEST_REQUESTS = 6
 MOST_TOKENS = 12_000
@@ -30,7 +30,6 @@ MOST_OFF = 2.5
 """A replay whose loss differs from the measured one by more than this factor shows nothing."""
 TOO_FEW_TO_EXTRAPOLATE = 2
 """With a cap of so many streams, nobody has seen what more of them would cost."""
-PHASES = (Phase.START, Phase.STREAM)
 
 
 def window_replay(
@@ -39,7 +38,7 @@ def window_replay(
     costs: Costs,
     slo: Slo,
     ended_unix_s: float,
-    measured_s: Mapping[Phase, float] | None = None,
+    measured_s: float | None = None,
 ) -> WindowReplay | None:
     """The window, which ended then, to be replayed with changes; None if it cannot be. `measured_s` is what
     was lost, if the timelines do not show it.
@@ -57,15 +56,21 @@ def window_replay(
         costs,
         slo,
         ended_unix_s - latest[0].started_unix_s,
-        sum((measured_s or _measured(latest, slo)).values()),
+        total_lost_s(map(_experience, latest), slo) if measured_s is None else measured_s,
     )
 
 
 def _latest(timelines: Sequence[Timeline]) -> list[Timeline]:
     """The requests that can be replayed; of many the latest."""
-    usable = [it for it in timelines if it.prompt_tokens and it.output_tokens and it.content_times_s]
-    usable += _with_usual_lengths([it for it in timelines if it.outcome is Outcome.UNFINISHED], usable)
-    usable.sort(key=lambda it: it.started_unix_s)
+    usable = [
+        timeline
+        for timeline in timelines
+        if timeline.prompt_tokens and timeline.output_tokens and timeline.content_times_s
+    ]
+    usable += _with_usual_lengths(
+        [timeline for timeline in timelines if timeline.outcome is Outcome.UNFINISHED], usable
+    )
+    usable.sort(key=lambda timeline: timeline.started_unix_s)
     tokens, first = 0, len(usable)
     while first > 0 and tokens < MOST_TOKENS:
         first -= 1
@@ -79,33 +84,37 @@ def _with_usual_lengths(unfinished: Sequence[Timeline], ended: Sequence[Timeline
         return
     prompt, output = (
         round(median(lengths))
-        for lengths in ([it.prompt_tokens or 1 for it in ended], [it.output_tokens or 1 for it in ended])
+        for lengths in (
+            [timeline.prompt_tokens or 1 for timeline in ended],
+            [timeline.output_tokens or 1 for timeline in ended],
+        )
     )
-    cached = sum(it.cached_tokens or 0 for it in ended) / sum(it.prompt_tokens or 1 for it in ended)
-    sized = [it.prompt_tokens / it.prompt_bytes for it in ended if it.prompt_tokens and it.prompt_bytes]
-    for it in unfinished:
-        tokens = round(it.prompt_bytes * median(sized)) if sized and it.prompt_bytes else prompt
+    cached = sum(timeline.cached_tokens or 0 for timeline in ended) / sum(
+        timeline.prompt_tokens or 1 for timeline in ended
+    )
+    sized = [
+        timeline.prompt_tokens / timeline.prompt_bytes
+        for timeline in ended
+        if timeline.prompt_tokens and timeline.prompt_bytes
+    ]
+    for timeline in unfinished:
+        tokens = round(timeline.prompt_bytes * median(sized)) if sized and timeline.prompt_bytes else prompt
         yield replace(
-            it,
-            prompt_tokens=max(1, it.prompt_tokens or tokens),
-            cached_tokens=round(cached * tokens) if it.cached_tokens is None else it.cached_tokens,
-            output_tokens=max(output, len(it.content_times_s) + 1),
+            timeline,
+            prompt_tokens=max(1, timeline.prompt_tokens or tokens),
+            cached_tokens=round(cached * tokens)
+            if timeline.cached_tokens is None
+            else timeline.cached_tokens,
+            output_tokens=max(output, len(timeline.content_times_s) + 1),
         )
 
 
-def _measured(timelines: Sequence[Timeline], slo: Slo) -> dict[Phase, float]:
-    seen = (
-        (it.content_times_s[0], chunk_gaps_s(it), _so_far(it)) if it.content_times_s else (it.ended_s, (), 1)
-        for it in timelines
-    )
-    return dict(zip(PHASES, lost_by_phase(seen, slo), strict=True))
-
-
-def _so_far(timeline: Timeline) -> int:
-    """The tokens that have come."""
-    if timeline.outcome is Outcome.UNFINISHED:
-        return len(timeline.content_times_s)
-    return timeline.output_tokens or 1
+def _experience(request: Timeline) -> Experience:
+    if not request.content_times_s:
+        return Experience(request.ended_s)
+    unfinished = request.outcome is Outcome.UNFINISHED
+    tokens = len(request.content_times_s) if unfinished else request.output_tokens or 1
+    return Experience(request.content_times_s[0], chunk_gaps_s(request), tokens)
 
 
 @dataclass(frozen=True)
@@ -115,7 +124,7 @@ class WindowReplay:
     It ends at `until_s`; `measured_s` was lost.
     """
 
-    traffic: Traffic
+    traffic: RecordedTraffic
     setup: Setup
     costs: Costs
     slo: Slo
@@ -130,8 +139,10 @@ class WindowReplay:
         before, chunk = self.setup.shape, after.shape.max_num_batched_tokens
         if after.shape.max_num_seqs > before.max_num_seqs and before.max_num_seqs <= TOO_FEW_TO_EXTRAPOLATE:
             return None
-        if chunk > before.max_num_batched_tokens and not self._knows(min(chunk, self.traffic.longest_tokens)):
-            return None
+        if chunk > before.max_num_batched_tokens:
+            largest = prefilling(min(chunk, self.traffic.longest_tokens))
+            if not self.costs.of(largest).seen:
+                return None
         return 1.0 - self._lost_with(after) / self.lost_s if self._agrees else None
 
     @cached_property
@@ -146,13 +157,9 @@ class WindowReplay:
             return False
         return max(self.measured_s / self.lost_s, self.lost_s / self.measured_s) <= MOST_OFF
 
-    def _knows(self, tokens: int) -> bool:
-        """Whether steps with so many prompt tokens were seen."""
-        return self.costs.of(prefilling(tokens)).seen
-
     def _lost_with(self, setup: Setup) -> float:
         seen = replay_requests(self.traffic, setup, self._cost, drafting=drafting_of(setup.drafts))
-        return sum(lost_in_replay(seen, self.traffic, self.slo, self.until_s))
+        return lost_in_replay_s(seen, self.traffic, self.slo, self.until_s)
 
     def _cost(self, work: StepWork) -> float:
         return self.costs.of(work).cost(work)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from phasewise.diagnosis.analysis.engine_load import COUNTERS, is_within_engine
+from phasewise.diagnosis.analysis.engine_load import SeenBy
 from phasewise.diagnosis.finding import Cause, Confidence, Phase
 
 _STEPS = (Cause.DECODE_FLOOR, Cause.DECODE_WEIGHTS, Cause.DECODE_OVERHEAD)
@@ -30,12 +30,12 @@ BY_COUNTERS: Mapping[tuple[Phase, Cause], Confidence] = {
 """Where neither single requests nor steps are seen."""
 
 
-def at_most(phase: Phase, cause: Cause, seen_by: str) -> Confidence:
+def at_most(phase: Phase, cause: Cause, seen_by: SeenBy) -> Confidence:
     """The most confidence that a verdict of this kind may have."""
     tables = [AT_MOST]
-    if is_within_engine(seen_by):
+    if seen_by.is_within_engine:
         tables.append(WITHIN_ENGINE)
-    if seen_by == COUNTERS:
+    if seen_by is SeenBy.COUNTERS:
         tables.append(BY_COUNTERS)
     return next(
         (table[phase, cause] for table in reversed(tables) if (phase, cause) in table), Confidence.HIGH

@@ -14,12 +14,10 @@ from phasewise.core.timeline import TTFT_PARTS, Part
 from phasewise.core.units import duration, share
 from phasewise.diagnosis.analysis.engine_load import SLOTS_TAKEN, EngineLoad, EngineSurroundings
 from phasewise.diagnosis.analysis.stall_causes import ExplainedStall, StallCause
-from phasewise.diagnosis.analysis.window_summary import (
-    StartSummary,
-    StreamSummary,
-    TokenLedger,
-    WindowSummary,
-)
+from phasewise.diagnosis.analysis.streams import StreamSummary
+from phasewise.diagnosis.analysis.token_ledger import TokenLedger
+from phasewise.diagnosis.analysis.ttft import StartSummary
+from phasewise.diagnosis.analysis.window_summary import WindowSummary
 from phasewise.diagnosis.finding import Cause, Confidence, Fact, FactSource
 
 # --- The account of a phase: the parts of its mean latency, and the stalls of its streams.
@@ -285,7 +283,7 @@ def capped_share(summary: WindowSummary) -> float | None:
     """
     engine_load = fullest(summary)
     if engine_load is None or engine_load.waiting_max or engine_load.full_share < SLOTS_TAKEN:
-        return over_waiting(summary, lambda it: it.capped_share)
+        return over_waiting(summary, lambda load: load.capped_share)
     return engine_load.full_share
 
 
@@ -317,7 +315,7 @@ def queue_relief(summary: WindowSummary, spared: float, *, capped: bool = False)
     offered = (busy or 0.0) * (1.0 + excess(summary))
     if busy is None or busy < SATURATED_SHARE or offered * (1.0 - spared) > AT_EASE_SHARE:
         return spared
-    held_back = over_waiting(summary, lambda it: it.kv_full_share) or 0.0
+    held_back = over_waiting(summary, lambda load: load.kv_full_share) or 0.0
     held_back += (capped_share(summary) or 0.0) if capped else 0.0
     return spared + (1.0 - spared) * (1.0 - min(1.0, held_back))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from phasewise.costs.fit.step import decoding
-from phasewise.diagnosis.analysis.engine_load import Drafts, clock_source
+from phasewise.diagnosis.analysis.engine_load import Drafts
 from phasewise.diagnosis.analysis.window_summary import WindowSummary
 from phasewise.diagnosis.finding import Cause, Confidence, Fact, FactSource
 from phasewise.diagnosis.rules.case import (
@@ -71,9 +71,9 @@ def speculation_unpaid(case: StreamCase) -> Claim | None:
 def _all_drafts(summary: WindowSummary) -> Drafts | None:
     known = [engine.drafts for engine in summary.engines if engine.drafts is not None]
     drafts = Drafts(
-        sum(it.drafts for it in known),
-        sum(it.drafted_tokens for it in known),
-        sum(it.accepted_tokens for it in known),
+        sum(own.drafts for own in known),
+        sum(own.drafted_tokens for own in known),
+        sum(own.accepted_tokens for own in known),
     )
     return drafts if drafts.drafts > 0 and drafts.drafted_tokens > 0 else None
 
@@ -188,7 +188,7 @@ def _floor_fact(case: StreamCase, taken: Taken, guessed: bool) -> Fact:
 def _step_source(case: StreamCase) -> FactSource:
     """The source of a step's time: the step record, or the gaps between tokens."""
     by_steps = bool(case.stream.step_timed) and not case.guessed_step
-    return FactSource.STEP_RECORD if by_steps else clock_source(case.summary.seen_by)
+    return FactSource.STEP_RECORD if by_steps else case.summary.seen_by.clock
 
 
 def _floor_cause(taken: Taken, weights_s: float | None) -> tuple[Cause, Fact]:

@@ -8,7 +8,7 @@ from phasewise.core.decision import RejectReason
 from phasewise.core.own_rejections import OWN_REJECTIONS
 from phasewise.core.timeline import Outcome
 from phasewise.core.units import counted
-from phasewise.diagnosis.analysis.engine_load import EngineSurroundings, clock_source
+from phasewise.diagnosis.analysis.engine_load import EngineSurroundings
 from phasewise.diagnosis.analysis.window_summary import WindowSummary
 from phasewise.diagnosis.finding import Cause, Confidence, Fact, FactSource, Finding, Phase
 from phasewise.diagnosis.rules.affected import AFFECTED_SHARE, UNSERVED, too_many_fail
@@ -57,7 +57,7 @@ def failures(summary: WindowSummary) -> Iterator[Finding]:
     explained = {RejectReason.NO_HEALTHY_WORKER} if out else set()
     others = [each for each in summary.rejections if each[0] not in explained]
     if (rejected := sum(count for _, count in others)) and rejected >= AFFECTED_SHARE * requests:
-        yield from _rejections(others, rejected, requests, clock_source(summary.seen_by))
+        yield from _rejections(others, rejected, requests, summary.seen_by.clock)
     if are_cancelled(summary):
         cancelled = dict(summary.outcomes)[Outcome.CANCELLED]
         share = min(1.0, cancelled / requests)
@@ -65,7 +65,7 @@ def failures(summary: WindowSummary) -> Iterator[Finding]:
         yield _failure(
             Cause.CLIENTS_CANCEL,
             share,
-            (Fact(words, clock_source(summary.seen_by)),),
+            (Fact(words, summary.seen_by.clock),),
             "clients wait for the end of their answers",
         )
 
@@ -82,8 +82,8 @@ def _rejections(
         counts = Fact(f"{count} of {counted(requests, 'request')} {words}{_by_reason(reasons)}", source)
         own = [(reason, OWN_REJECTIONS[reason]) for reason, _ in reasons if reason in OWN_REJECTIONS]
         meanings = [
-            Fact(f"{reason}: {it.meaning}; {it.fix}", FactSource.GATEWAY)
-            for reason, it in own[:NAMED_REASONS]
+            Fact(f"{reason}: {known.meaning}; {known.fix}", FactSource.GATEWAY)
+            for reason, known in own[:NAMED_REASONS]
         ]
         yield _failure(cause, count / requests, (counts, *meanings), refuted_by)
 
@@ -104,7 +104,7 @@ def _engine_down(summary: WindowSummary, out: Sequence[EngineSurroundings], requ
     return _failure(
         Cause.ENGINE_DOWN,
         min(1.0, unserved / requests),
-        (*facts, Fact(words, clock_source(summary.seen_by))),
+        (*facts, Fact(words, summary.seen_by.clock)),
         "the gateway uses these engines now",
     )
 

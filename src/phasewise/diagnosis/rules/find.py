@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from phasewise.core.slo import Slo
-from phasewise.diagnosis.analysis.window_summary import StartSummary, StreamSummary, WindowSummary
+from phasewise.diagnosis.analysis.engine_load import SeenBy
+from phasewise.diagnosis.analysis.streams import StreamSummary
+from phasewise.diagnosis.analysis.ttft import StartSummary
+from phasewise.diagnosis.analysis.window_summary import WindowSummary
 from phasewise.diagnosis.finding import Cause, Confidence, Finding, Phase, least
 from phasewise.diagnosis.rules.affected import slow_phases
 from phasewise.diagnosis.rules.calibration import at_most
@@ -55,10 +58,10 @@ from phasewise.diagnosis.rules.uneven import uneven_load, uneven_load_stream
 
 NEEDED = frozenset({Cause.LONG_PROMPTS, Cause.DECODE_FLOOR, Cause.DECODE_WEIGHTS, Cause.DECODE_OVERHEAD})
 """The parts that a request needs even alone on the engine: its own prompt, and steps."""
-LOAD = frozenset({Cause.OVERLOAD, Cause.BURSTS, Cause.BATCH_CAP_HIGH})
-"""What only makes it worse if a request is too slow even alone,"""
+LOAD = frozenset({Cause.OVERLOAD, Cause.BATCH_CAP_HIGH})
+"""What is left without the other causes; it only makes it worse if a request is too slow even alone."""
 LOAD_IF_SMALLER = frozenset({Cause.CHUNKS_STALL})
-"""and what does so if it is the smaller part."""
+"""Causes that count as load where they are the smaller part."""
 WORTH_SPEAKING_OF = 0.25
 """If the other parts are a smaller share of the latency than this, they do not explain a slow phase."""
 
@@ -196,6 +199,7 @@ START_RULES: tuple[StartRule, ...] = (
     front_end_start,
     network_start,
 )
+"""Special causes before general ones: what a rule has claimed is gone for those after it."""
 STREAM_RULES: tuple[StreamRule, ...] = (
     slow_client,
     generator_lag_stream,
@@ -264,9 +268,8 @@ def explain(summary: WindowSummary, slo: Slo) -> Explanation:
     return Explanation((*found, *failures(summary), *caveats(summary.trust, slo)), unexplained)
 
 
-LOAD = frozenset({Cause.OVERLOAD, Cause.BATCH_CAP_HIGH})
 LOAD_WEIGHS = 2 / 3
-"""Load is what is left without the other causes: it stands behind one of two fifths of the loss."""
+"""In the ranking, load stands behind a cause of two thirds of its loss."""
 
 
 def _rank(finding: Finding) -> float:
@@ -278,7 +281,7 @@ BY_EXCLUSION = frozenset({Cause.OVERLOAD, Cause.BATCH_CAP_HIGH, Cause.KV_EXHAUST
 left without them, so that their rivals are not excluded."""
 
 
-def _calibrated(claim: Claim, phase: Phase, seen_by: str) -> Claim:
+def _calibrated(claim: Claim, phase: Phase, seen_by: SeenBy) -> Claim:
     """As sure as its kind may be; one that names its rival has said what cannot be excluded."""
     if claim.cause in BY_EXCLUSION:
         claim = replace(claim, at_most=least(claim.at_most, Confidence.MEDIUM))

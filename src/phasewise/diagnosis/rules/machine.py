@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from phasewise.core.timeline import Part
 from phasewise.core.units import elapsed
-from phasewise.diagnosis.analysis.engine_load import COUNTERS, YOUNG_S, EngineSurroundings
+from phasewise.diagnosis.analysis.engine_load import YOUNG_S, EngineSurroundings, SeenBy
 from phasewise.diagnosis.analysis.stall_causes import StallCause
 from phasewise.diagnosis.analysis.window_summary import WindowSummary
 from phasewise.diagnosis.finding import Cause, Confidence, Fact, FactSource
@@ -54,7 +54,7 @@ def _cold(summary: WindowSummary, taken: Taken, as_before: str) -> Claim:
         Fact(
             f"cold steps took {ms(taken.seconds)} more, per request or token, than later ones "
             "of the same size",
-            FactSource.COUNTERS if summary.seen_by == COUNTERS else FactSource.STEP_RECORD,
+            FactSource.COUNTERS if summary.seen_by is SeenBy.COUNTERS else FactSource.STEP_RECORD,
         )
     ]
     ages = [engine.age_s for engine in summary.engines if engine.age_s is not None]

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from phasewise.core.slo import Slo
 from phasewise.core.timeline import Part
-from phasewise.diagnosis.analysis.engine_load import is_straight_from_here, is_within_engine
 from phasewise.diagnosis.analysis.stall_causes import StallCause
-from phasewise.diagnosis.analysis.window_summary import StartSummary, Trust, WindowSummary
+from phasewise.diagnosis.analysis.ttft import StartSummary
+from phasewise.diagnosis.analysis.window_summary import Trust, WindowSummary
 from phasewise.diagnosis.finding import Cause, Confidence, Fact, FactSource, Finding, Phase
 from phasewise.diagnosis.rules.case import (
     UNEXPLAINED,
@@ -88,10 +88,10 @@ def gateway_wait(case: StartCase) -> Claim | None:
 def network_start(case: StartCase) -> Claim | None:
     """Unexplained time: as long as a round trip, or with no other possible cause."""
     unexplained_s, seen_by = case.account.seconds(UNEXPLAINED), case.summary.seen_by
-    if not _engine_is_timed(case.start) or not unexplained_s or is_within_engine(seen_by):
+    if not _engine_is_timed(case.start) or not unexplained_s or seen_by.is_within_engine:
         return None
     trips = _long_round_trip(case.summary, unexplained_s)
-    if trips and is_straight_from_here(seen_by):
+    if trips and seen_by.is_straight_from_here:
         return _network(case.account.take(1.0, UNEXPLAINED), trips, Confidence.HIGH)
     calm = _host_is_calm(case.summary)
     if calm is False:
@@ -118,7 +118,7 @@ def _long_round_trip(summary: WindowSummary, unexplained_s: float) -> list[Fact]
 
 def network_stream(case: StreamCase) -> Claim | None:
     """Tokens that were computed and arrived late, with no other possible cause."""
-    if not case.stream.step_timed or is_within_engine(case.summary.seen_by):
+    if not case.stream.step_timed or case.summary.seen_by.is_within_engine:
         return None
     if not _host_is_calm(case.summary):
         return None

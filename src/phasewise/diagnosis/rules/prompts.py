@@ -7,9 +7,10 @@ from math import ceil
 
 from phasewise.core.timeline import Part, Source
 from phasewise.costs.fit.step import StepCost, prefilling
-from phasewise.diagnosis.analysis.engine_load import COUNTERS, clock_source, is_within_engine
+from phasewise.diagnosis.analysis.engine_load import SeenBy
+from phasewise.diagnosis.analysis.prefix_use import PrefixUse
 from phasewise.diagnosis.analysis.stall_causes import StallCause
-from phasewise.diagnosis.analysis.window_summary import PrefixUse, WindowSummary
+from phasewise.diagnosis.analysis.window_summary import WindowSummary
 from phasewise.diagnosis.finding import Cause, Confidence, Fact, FactSource
 from phasewise.diagnosis.rules.case import (
     WAITING,
@@ -105,7 +106,7 @@ def chunks_small_by_gaps(case: StartCase) -> Claim | None:
     """The same without a record of steps: prompts take long, but no stream that runs beside them stalls."""
     summary, stream = case.summary, case.summary.stream
     workload = summary.workload
-    if summary.seen_by != COUNTERS or stream is None or not stream.gap_p99_s:
+    if summary.seen_by is not SeenBy.COUNTERS or stream is None or not stream.gap_p99_s:
         return None
     prefill_s = case.start.seconds(Part.PREFILL, Part.PREFILL_OTHERS)
     prompt_tokens = (workload.prompt_p50_tokens or 0.0) * (1 - (workload.cached_share or 0.0))
@@ -194,7 +195,7 @@ def long_prompts(case: StartCase) -> Claim | None:
     if few and own_s >= LONG_OF_OBJECTIVE * case.slo.ttft_s:
         behind = prompt_work_share(case.summary) or 0.0
         taken += case.account.take(behind, *WAITING, Part.PREFILL_OTHERS)
-    by_steps = any(it.part is Part.PREFILL and it.source is Source.STEP_RECORD for it in start.parts)
+    by_steps = any(part.part is Part.PREFILL and part.source is Source.STEP_RECORD for part in start.parts)
     whose = "the prompt's own tokens" if by_steps else "the prompt (own and others', not separable)"
     source = FactSource.STEP_RECORD if by_steps else FactSource.ENGINE_REPORT
     facts = [Fact(f"computing {whose} takes {ms(own_s)} on average", source)]
@@ -282,7 +283,7 @@ class _LostReuse:
             self.loss.cause,
             taken,
             (
-                Fact(self.loss.words, clock_source(summary.seen_by)),
+                Fact(self.loss.words, summary.seen_by.clock),
                 Fact(f"{percent(self.cached)} came from the prefix cache", FactSource.ENGINE_REPORT),
                 Fact(cost, FactSource.DERIVED),
             ),
@@ -307,7 +308,7 @@ def _may_repeat(summary: WindowSummary) -> bool:
     """Whether only an engine is seen, with prompts of about one length of which nothing is ever cached."""
     workload, cached, off = summary.workload, summary.workload.cached_share, _cache_is_off(summary)
     p50, p90 = workload.prompt_p50_tokens, workload.prompt_p90_tokens
-    if not is_within_engine(summary.seen_by) or p50 is None or p90 is None or (cached is None and not off):
+    if not summary.seen_by.is_within_engine or p50 is None or p90 is None or (cached is None and not off):
         return False
     alike = p50 >= ALIKE_TOKENS and p90 <= ALIKE_SPREAD * p50 and workload.requests >= ALIKE_REQUESTS
     return alike and (cached or 0.0) <= NEVER_CACHED

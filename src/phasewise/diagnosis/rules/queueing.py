@@ -6,11 +6,7 @@ from math import log
 
 from phasewise.core.timeline import Part
 from phasewise.costs.fit.step import decoding
-from phasewise.diagnosis.analysis.engine_load import (
-    COUNTERS,
-    EngineLoad,
-    is_within_engine,
-)
+from phasewise.diagnosis.analysis.engine_load import EngineLoad, SeenBy
 from phasewise.diagnosis.analysis.stall_causes import StallCause
 from phasewise.diagnosis.analysis.window_summary import WindowSummary
 from phasewise.diagnosis.finding import Cause, Confidence, Fact, FactSource, least
@@ -117,7 +113,9 @@ def _more_at_once_helps(case: StartCase) -> Confidence | None:
     slow = 0.0 if stream is None or stream.tpot_p50_s is None else stream.tpot_p50_s / case.slo.tpot_s
     if (slow >= NEARLY_SLOW or prompts >= MANY_PROMPTS) and excess(case.summary) > 0:
         return None
-    clear = slow <= FAST_ENOUGH and prompts <= MANY_PROMPTS / 2 and case.summary.seen_by != COUNTERS
+    clear = (
+        slow <= FAST_ENOUGH and prompts <= MANY_PROMPTS / 2 and case.summary.seen_by is not SeenBy.COUNTERS
+    )
     return Confidence.HIGH if clear else Confidence.MEDIUM
 
 
@@ -126,7 +124,7 @@ def kv_facts(summary: WindowSummary) -> list[Fact]:
     facts = []
     known = engine_loads(summary)
     usage = max(
-        (it.kv_usage_max for it in known if it.kv_usage_max is not None),
+        (load.kv_usage_max for load in known if load.kv_usage_max is not None),
         default=summary.workload.kv_usage_max,
     )
     sizes = [engine.kv_tokens for engine in summary.engines if engine.kv_tokens is not None]
@@ -362,7 +360,7 @@ def grows(engine_load: EngineLoad) -> bool:
 
 def _if_prompts_are_seen(summary: WindowSummary) -> Confidence:
     """Whether prompts that fill the engine's time repeat each other is not seen from within it."""
-    unseen = is_within_engine(summary.seen_by) and (prompt_work_share(summary) or 0.0) > MOSTLY_PROMPTS
+    unseen = summary.seen_by.is_within_engine and (prompt_work_share(summary) or 0.0) > MOSTLY_PROMPTS
     return Confidence.MEDIUM if unseen else Confidence.HIGH
 
 

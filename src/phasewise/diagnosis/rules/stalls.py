@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from phasewise.core.units import counted
-from phasewise.diagnosis.analysis.engine_load import clock_source
 from phasewise.diagnosis.analysis.stall_causes import ExplainedStall, StallCause
 from phasewise.diagnosis.finding import Cause, Confidence, Fact, FactSource
 from phasewise.diagnosis.rules.case import UNEXPLAINED, Claim, StreamCase, TokenPart, ms, stall_part
@@ -98,11 +97,7 @@ def stall_facts(case: StreamCase, guilty: tuple[ExplainedStall, ...]) -> list[Fa
     longest = f"worst gap {ms(stream.gap_max_s)} " if stream.gap_max_s is not None else ""
     stalls = sum(found.count for found in guilty)
     words = f"{counted(stalls, 'stall')} in {counted(stream.streams, 'stream')}; "
-    facts = [
-        Fact(
-            f"{words}{longest}against a median of {ms(stream.gap_p50_s)}", clock_source(case.summary.seen_by)
-        )
-    ]
+    facts = [Fact(f"{words}{longest}against a median of {ms(stream.gap_p50_s)}", case.summary.seen_by.clock)]
     by_steps: dict[tuple[object, ...], list[ExplainedStall]] = {}
     for found in guilty:
         if found.steps:
@@ -131,7 +126,7 @@ def _name_steps(group: list[ExplainedStall], several_engines: bool) -> str:
 def _whose(found: ExplainedStall) -> str:
     """The requests whose prompts were computed there, the largest first."""
     largest = sorted(found.guilty, key=lambda prompt: prompt.cached_tokens - prompt.prompt_tokens)
-    named = [f"{it.request_id} ({it.prompt_tokens} tokens)" for it in largest[:NAMED_PROMPTS]]
+    named = [f"{prompt.request_id} ({prompt.prompt_tokens} tokens)" for prompt in largest[:NAMED_PROMPTS]]
     more = len(largest) - len(named)
     others = f" and {more} more" if more else ""
     return f": the prompt of {', '.join(named)}{others}" if named else ""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from phasewise.core.timeline import Part
 from phasewise.core.units import counted
-from phasewise.diagnosis.analysis.engine_load import COUNTERS
+from phasewise.diagnosis.analysis.engine_load import SeenBy
 from phasewise.diagnosis.analysis.stall_causes import StallCause
 from phasewise.diagnosis.analysis.standstill import Standstill
 from phasewise.diagnosis.analysis.window_summary import WindowSummary
@@ -64,7 +64,7 @@ def paused_stream(case: StreamCase) -> Claim | None:
 def _paused(summary: WindowSummary, taken: Taken, cost: str, stalls: Sequence[Fact] = ()) -> Claim | None:
     if not taken.is_something:
         return None
-    past = [it for it in summary.standstills if not it.hangs]
+    past = [standstill for standstill in summary.standstills if not standstill.hangs]
     return Claim(
         Cause.ENGINE_PAUSES,
         taken,
@@ -81,11 +81,11 @@ def _hung(summary: WindowSummary, taken: Taken) -> Claim:
         taken,
         tuple(
             Fact(
-                f"{it.engine} has made no step for {ms(it.seconds)} "
-                f"with {counted(it.requests, 'request')} open",
+                f"{standstill.engine} has made no step for {ms(standstill.seconds)} "
+                f"with {counted(standstill.requests, 'request')} open",
                 _source(summary),
             )
-            for it in _lasting(summary)
+            for standstill in _lasting(summary)
         ),
         "the engine makes a step now",
     )
@@ -97,19 +97,20 @@ def hung_facts(summary: WindowSummary) -> tuple[Fact, ...]:
 
 
 def _lasting(summary: WindowSummary) -> list[Standstill]:
-    return [it for it in summary.standstills if it.hangs]
+    return [standstill for standstill in summary.standstills if standstill.hangs]
 
 
 def _named(found: Sequence[Standstill], summary: WindowSummary) -> list[Fact]:
-    longest = sorted(found, key=lambda it: -it.seconds)[:NAMED]
+    longest = sorted(found, key=lambda standstill: -standstill.seconds)[:NAMED]
     return [
         Fact(
-            f"{it.engine} made no step for {ms(it.seconds)} with {counted(it.requests, 'request')} in it",
+            f"{standstill.engine} made no step for {ms(standstill.seconds)} "
+            f"with {counted(standstill.requests, 'request')} in it",
             _source(summary),
         )
-        for it in longest
+        for standstill in longest
     ]
 
 
 def _source(summary: WindowSummary) -> FactSource:
-    return FactSource.COUNTERS if summary.seen_by == COUNTERS else FactSource.STEP_RECORD
+    return FactSource.COUNTERS if summary.seen_by is SeenBy.COUNTERS else FactSource.STEP_RECORD

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from phasewise.core.timeline import Part
-from phasewise.diagnosis.analysis.engine_load import EngineLoad, EngineSurroundings, clock_source
+from phasewise.diagnosis.analysis.engine_load import EngineLoad, EngineSurroundings
 from phasewise.diagnosis.analysis.stall_causes import StallCause
 from phasewise.diagnosis.analysis.window_summary import WindowSummary
 from phasewise.diagnosis.finding import Cause, Fact, FactSource
@@ -91,9 +91,9 @@ def _by_load(summary: WindowSummary) -> _Loads:
 
 def _spared_by_evenness(known: _Loads) -> float:
     """The share of the waiting that an even load would save."""
-    even = sum(it.requests_mean for _, it in known) / len(known)
-    slots = max(it.running_max for _, it in known)
-    waiting = sum(it.waiting_mean for _, it in known)
+    even = sum(engine_load.requests_mean for _, engine_load in known) / len(known)
+    slots = max(engine_load.running_max for _, engine_load in known)
+    waiting = sum(engine_load.waiting_mean for _, engine_load in known)
     return max(0.0, 1.0 - max(0.0, even - slots) * len(known) / waiting)
 
 
@@ -103,7 +103,9 @@ def _load_spared(known: _Loads) -> float:
     An engine that is used for a share u of the time has u / (1 - u) requests in it on average, so that its
     use follows from their number.
     """
-    used = sum(it.requests_mean / (1.0 + it.requests_mean) for _, it in known) / len(known)
+    used = sum(
+        engine_load.requests_mean / (1.0 + engine_load.requests_mean) for _, engine_load in known
+    ) / len(known)
     return 1.0 - used / (1.0 - used) / known[0][1].requests_mean
 
 
@@ -114,6 +116,6 @@ def _starts_there(case: StartCase, full: EngineSurroundings, idle: EngineSurroun
     return [
         Fact(
             f"mean TTFT {ms(starts[full.name])} at {full.name}, {ms(starts[idle.name])} at {idle.name}",
-            clock_source(case.summary.seen_by),
+            case.summary.seen_by.clock,
         )
     ]

@@ -65,7 +65,9 @@ def environment_obstacles(fleet: FleetConfig, engine: EngineEnvironment | None) 
 
 def _of_connectors(fleet: FleetConfig) -> Iterator[CheckFinding]:
     """Pools whose own connector hides failures; the connector that phasewise sets does not."""
-    for pool in (it for it in fleet.pools if it.role is Role.DECODE):
+    for pool in fleet.pools:
+        if pool.role is not Role.DECODE:
+            continue
         flag = find_flag(pool.engine_flags, KV_TRANSFER_FLAG)
         settings = (None if flag is None else json_object(flag.value)) or {}
         if settings.get("kv_load_failure_policy") == "recompute":

@@ -7,6 +7,7 @@ trial. A trial that does not end in time is returned as not ended.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -15,13 +16,14 @@ from typing import Any
 
 import orjson
 
-from phasewise.clients.engine_metrics import fetch_kv_counters, fetch_metrics
+from phasewise.clients.engine_metrics import fetch_page, fetch_text, read_metrics
 from phasewise.clients.http_client import HttpClient, Timeouts
 from phasewise.clients.kv_trial import TrialAnswer, ask, growth_since, speaks_side_channel, trial_prompt
-from phasewise.core.engine_metrics import Series
+from phasewise.core.engine_metrics import EngineSeries
 from phasewise.core.errors import FailureKind, UpstreamError
 from phasewise.core.kv_transfer import ASKS_TO_KEEP_KV, KvProof
 from phasewise.core.worker import Role
+from phasewise.engines.known import read_page
 from phasewise.fleet.check.facts import EngineFacts, FleetFacts, SideChannel, TrialFacts
 from phasewise.fleet.config import WorkerConfig
 from phasewise.fleet.config.credentials import access_of
@@ -77,14 +79,16 @@ async def gather_facts(
         for engine in engines:
             engine.quick.close()
             engine.patient.close()
-    facts = (replace(it.facts, recomputes_on_failure=policies.get(it.config.name)) for it in engines)
-    return FleetFacts(tuple(facts), tuple(it.facts for it in tried))
+    facts = (
+        replace(engine.facts, recomputes_on_failure=policies.get(engine.config.name)) for engine in engines
+    )
+    return FleetFacts(tuple(facts), tuple(trial.facts for trial in tried))
 
 
 def _each_pair(engines: Sequence[_CheckedEngine]) -> Iterator[tuple[_CheckedEngine, _CheckedEngine]]:
-    ready = [it for it in engines if it.facts.ready]
-    for prefill in (it for it in ready if it.config.role is Role.PREFILL):
-        for decode in (it for it in ready if it.config.role is Role.DECODE):
+    ready = [engine for engine in engines if engine.facts.ready]
+    for prefill in (engine for engine in ready if engine.config.role is Role.PREFILL):
+        for decode in (engine for engine in ready if engine.config.role is Role.DECODE):
             if prefill.config.model == decode.config.model:
                 yield prefill, decode
 
@@ -109,15 +113,16 @@ async def _meet(config: WorkerConfig) -> _CheckedEngine:
 
 async def _described(facts: EngineFacts, client: HttpClient) -> EngineFacts:
     names, loaded_from = await _models(client)
-    seen = await fetch_metrics(client)
-    cache = seen.infos.get(Series.CACHE_CONFIG, {})
+    text, now_s = await fetch_text(client), time.time()
+    seen = read_metrics(text, now_s)
+    cache = seen.infos.get(EngineSeries.CACHE_CONFIG, {})
     return replace(
         facts,
         models=names,
         loaded_from=loaded_from,
         block_tokens=seen.block_tokens,
         cache_dtype=cache.get("cache_dtype"),
-        has_connector=(await fetch_kv_counters(client)).has_connector,
+        has_connector=read_page(text, now_s).kv.has_connector,
     )
 
 
@@ -125,8 +130,8 @@ async def _models(client: HttpClient) -> tuple[tuple[str, ...], str | None]:
     reply = await client.fetch("GET", "/v1/models")
     try:
         listed = orjson.loads(reply.body)["data"]
-        names = tuple(str(it["id"]) for it in listed)
-        roots = [it["root"] for it in listed if it.get("parent") is None and it.get("root")]
+        names = tuple(str(model["id"]) for model in listed)
+        roots = [model["root"] for model in listed if model.get("parent") is None and model.get("root")]
     except (ValueError, LookupError, TypeError):
         raise UpstreamError(
             FailureKind.PROTOCOL, "/v1/models does not answer with a list of models"
@@ -181,7 +186,7 @@ async def _fetch_and_write(
 ) -> tuple[TrialFacts, TrialAnswer | None]:
     """The decode engine's half, between two readings of its counters."""
     try:
-        before = await fetch_kv_counters(decode.quick)
+        before = (await fetch_page(decode.quick)).kv
         answer = await ask(decode.patient, decode.model, prompt, OUTPUT_TOKENS, params)
         if not answer.ok:
             return replace(facts, decode_problem=f"it answered HTTP {answer.status}"), None
@@ -238,10 +243,12 @@ async def _failure_policies(
     engines: Sequence[_CheckedEngine], tried: Sequence[_TransferTrial], until_s: float
 ) -> dict[str, bool]:
     """Whether decode engines of proven pairs silently recompute what they cannot fetch."""
-    shapes = {it.facts.decode: it.params for it in tried if it.facts.proven}
-    asked = [it for it in engines if it.config.name in shapes]
-    said = await asyncio.gather(*(_recomputes(it, shapes[it.config.name], until_s) for it in asked))
-    return {it.config.name: yes for it, yes in zip(asked, said, strict=True) if yes is not None}
+    shapes = {trial.facts.decode: trial.params for trial in tried if trial.facts.proven}
+    asked = [engine for engine in engines if engine.config.name in shapes]
+    said = await asyncio.gather(
+        *(_recomputes(engine, shapes[engine.config.name], until_s) for engine in asked)
+    )
+    return {engine.config.name: yes for engine, yes in zip(asked, said, strict=True) if yes is not None}
 
 
 async def _recomputes(decode: _CheckedEngine, like: Mapping[str, Any], until_s: float) -> bool | None:

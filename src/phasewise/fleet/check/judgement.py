@@ -58,7 +58,7 @@ WARNINGS = frozenset(
         Mistake.SIDE_CHANNEL_OUT_OF_REACH,
     }
 )
-"""KV transfers work all the same."""
+"""Mistakes in spite of which KV is transferred."""
 _OUT_OF_REACH = frozenset({SideChannel.NOBODY, SideChannel.SILENT, SideChannel.STRANGER})
 _OF_THE_MODEL = frozenset({"auto", "bfloat16", "float16", "half", "float32", "float"})
 """KV types that `auto` may stand for: the type of the model's weights."""
@@ -86,35 +86,35 @@ def judge(facts: FleetFacts) -> tuple[CheckFinding, ...]:
     for trial in facts.trials:
         if trial.ended:
             found += _of_pair(engines[trial.prefill], engines[trial.decode], trial)
-    found += _not_tried([it for it in facts.trials if not it.ended])
+    found += _not_tried([trial for trial in facts.trials if not trial.ended])
     found += _of_failure_policies(facts.engines)
     return tuple(dict.fromkeys(found))
 
 
 def _of_engines(engines: Iterable[EngineFacts]) -> Iterator[CheckFinding]:
-    for it in engines:
-        if not it.ready:
+    for engine in engines:
+        if not engine.ready:
             yield CheckFinding(
                 Mistake.ENGINE_NOT_READY,
-                it.name,
-                f"{it.name} is not ready: {it.silence}",
+                engine.name,
+                f"{engine.name} is not ready: {engine.silence}",
                 "start it, or read its log; `phasewise status` shows a fleet's engines",
             )
-        elif it.models and it.wanted_model and it.wanted_model not in it.models:
+        elif engine.models and engine.wanted_model and engine.wanted_model not in engine.models:
             yield CheckFinding(
                 Mistake.WRONG_MODEL,
-                it.name,
-                f"{it.name} serves {', '.join(it.models)}, but the file says {it.wanted_model}",
-                f"start it with --served-model-name {it.wanted_model}, or correct the file",
+                engine.name,
+                f"{engine.name} serves {', '.join(engine.models)}, but the file says {engine.wanted_model}",
+                f"start it with --served-model-name {engine.wanted_model}, or correct the file",
             )
 
 
 def _of_roles(engines: tuple[EngineFacts, ...]) -> Iterator[CheckFinding]:
     names = {Role.PREFILL: Mistake.NO_PREFILL_ENGINE, Role.DECODE: Mistake.NO_DECODE_ENGINE}
-    if all(it.role is Role.MIXED for it in engines):
+    if all(engine.role is Role.MIXED for engine in engines):
         return
     for role, mistake in names.items():
-        if not any(it.role is role and it.ready for it in engines):
+        if not any(engine.role is role and engine.ready for engine in engines):
             yield CheckFinding(
                 mistake,
                 f"role {role}",
@@ -125,7 +125,7 @@ def _of_roles(engines: tuple[EngineFacts, ...]) -> Iterator[CheckFinding]:
 
 def _of_models(engines: tuple[EngineFacts, ...]) -> Iterator[CheckFinding]:
     """Models with engines of one role only, although the other role has engines."""
-    sides = {role: {it.wanted_model for it in engines if it.role is role} for role in Role}
+    sides = {role: {engine.wanted_model for engine in engines if engine.role is role} for role in Role}
     prefill, decode = sides[Role.PREFILL], sides[Role.DECODE]
     if not prefill or not decode:
         return  # the other role has no engines, which is a finding of its own
@@ -142,7 +142,7 @@ def _of_models(engines: tuple[EngineFacts, ...]) -> Iterator[CheckFinding]:
 def _not_tried(trials: list[TrialFacts]) -> Iterator[CheckFinding]:
     if not trials:
         return
-    pairs = ", ".join(f"{it.prefill} -> {it.decode}" for it in trials)
+    pairs = ", ".join(f"{trial.prefill} -> {trial.decode}" for trial in trials)
     yield CheckFinding(
         Mistake.NOT_TRIED,
         "pairs",
@@ -343,12 +343,12 @@ def _text_differs(where: str, prefill: str) -> CheckFinding:
 
 
 def _of_failure_policies(engines: Iterable[EngineFacts]) -> Iterator[CheckFinding]:
-    for it in engines:
-        if it.recomputes_on_failure:
+    for engine in engines:
+        if engine.recomputes_on_failure:
             yield CheckFinding(
                 Mistake.FALL_BACK_ALLOWED,
-                it.name,
-                f"{it.name} silently recomputes a prompt when its KV cannot be fetched",
+                engine.name,
+                f"{engine.name} silently recomputes a prompt when its KV cannot be fetched",
                 'set "kv_load_failure_policy":"fail" in its --kv-transfer-config: the gateway then decides',
             )
 
@@ -368,7 +368,7 @@ class CheckResult:
     @property
     def ok(self) -> bool:
         """Whether there are no findings but warnings."""
-        return all(it.is_warning for it in self.findings)
+        return all(finding.is_warning for finding in self.findings)
 
     def as_json(self) -> dict[str, Any]:
         """Everything, as plain types."""
@@ -376,9 +376,9 @@ class CheckResult:
             "ok": self.ok,
             "running": self.ran,
             "seconds": round(self.seconds, 3),
-            "engines": [asdict(it) for it in self.facts.engines],
-            "pairs": [_pair(it) for it in self.facts.trials],
-            "findings": [{**asdict(it), "warning": it.is_warning} for it in self.findings],
+            "engines": [asdict(engine) for engine in self.facts.engines],
+            "pairs": [_pair(trial) for trial in self.facts.trials],
+            "findings": [{**asdict(finding), "warning": finding.is_warning} for finding in self.findings],
         }
 
 

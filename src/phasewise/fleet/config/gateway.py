@@ -158,6 +158,12 @@ class ApiKey(Frozen):
     tokens_per_minute: Annotated[int, Field(ge=1)] | None = None
     max_concurrent: Annotated[int, Field(ge=1)] | None = None
 
+    @property
+    def has_limits(self) -> bool:
+        """Whether its requests are counted."""
+        limits = (self.requests_per_minute, self.tokens_per_minute, self.max_concurrent)
+        return any(limit is not None for limit in limits)
+
 
 class SloClass(Frozen):
     """The objectives of a class of requests, and how long one may wait for a free slot."""
@@ -331,6 +337,17 @@ class GatewayConfig(Frozen):
         return self
 
     @model_validator(mode="after")
+    def _limits_are_counted_together(self) -> GatewayConfig:
+        if self.processes > 1 and self.redis is None:
+            for place, key in enumerate(self.api_keys):
+                if key.has_limits:
+                    raise ValueError(
+                        f"api_keys[{place}] has limits, which {self.processes} processes can only count "
+                        "together in Redis: add redis, or set processes to 1"
+                    )
+        return self
+
+    @model_validator(mode="after")
     def _no_open_door(self) -> GatewayConfig:
         if self.host not in LOOPBACK_HOSTS and not self.api_keys:
             raise ValueError("host is reachable from the network, so api_keys must have at least one key")
@@ -359,7 +376,7 @@ class GatewayConfig(Frozen):
 
     def slo_class(self, name: str) -> SloClass:
         """The class of that name; `default` always exists."""
-        return next((it for it in self.slo_classes if it.name == name), SloClass(name=name))
+        return next((known for known in self.slo_classes if known.name == name), SloClass(name=name))
 
 
 class WorkerTls(Frozen):

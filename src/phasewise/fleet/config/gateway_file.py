@@ -43,7 +43,7 @@ class DiscoverConfig(Frozen):
 
     @model_validator(mode="after")
     def _one_place(self) -> DiscoverConfig:
-        if sum(it is not None for it in (self.service, self.inference_pool, self.dns)) != 1:
+        if sum(source is not None for source in (self.service, self.inference_pool, self.dns)) != 1:
             raise ValueError("give one of service, inference_pool and dns")
         if self.dns is not None and not isinstance(self.port, int):
             raise ValueError("an address in DNS has no port: give port as a number")

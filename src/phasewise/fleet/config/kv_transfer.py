@@ -76,7 +76,9 @@ def _nixl_part(settings: dict[str, Any]) -> dict[str, Any] | None:
     parts = extra.get("connectors") if isinstance(extra, dict) else None
     if settings.get("kv_connector") != _SEVERAL or not isinstance(parts, list):
         return None
-    return next((it for it in parts if isinstance(it, dict) and it.get("kv_connector") in _NIXL_PULLS), None)
+    return next(
+        (part for part in parts if isinstance(part, dict) and part.get("kv_connector") in _NIXL_PULLS), None
+    )
 
 
 _OWN_STATE_DRAFTERS = ("eagle", "mtp")

@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeVar, get_args
 
@@ -16,7 +17,6 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from phasewise.core.errors import ConfigError, UsageError
-from phasewise.core.spelling import did_you_mean
 from phasewise.fleet.config.fleet import FleetConfig
 from phasewise.fleet.config.gateway import ACCEPTED_BY_PATTERN
 from phasewise.fleet.config.gateway_file import GatewayFile
@@ -184,7 +184,10 @@ def _checked_fleet(data: object, source: ConfigSource) -> FleetConfig:
     fleet = _validated(FleetConfig, data, source)
     problems = list(kv_transfer_problems(fleet, source.beside))
     if problems:
-        said = [f"{source.at(it.place)}: {'.'.join(map(str, it.place))}: {it.words}" for it in problems]
+        said = [
+            f"{source.at(problem.place)}: {'.'.join(map(str, problem.place))}: {problem.words}"
+            for problem in problems
+        ]
         raise ConfigError("\n".join(said), hint="engines that transfer KV to each other need equal settings")
     return fleet
 
@@ -211,7 +214,7 @@ def _describe(error: ValidationError, kind: type[BaseModel], source: ConfigSourc
         accepted = _accepted(problem["type"], problem["msg"], kind, place)
         words = f"{source.at(place)}: {_shown(place, secret, problem['type'])}{value}: {accepted}"
         lines.append((source.line_of(place) or 0, words))
-    return "\n".join(words for _, words in sorted(lines, key=lambda it: it[0]))
+    return "\n".join(words for _, words in sorted(lines, key=lambda line: line[0]))
 
 
 def _shown(place: Place, secret: bool, problem: str) -> str:
@@ -227,7 +230,7 @@ def _accepted(problem: str, message: str, kind: type[BaseModel], place: Place) -
     if problem == "extra_forbidden":
         keys = _keys_at(kind, place[:-1])
         # Never a guess from a secret that stands where a key should.
-        guess = None if not _SECRET_PARTS.isdisjoint(place) else did_you_mean(str(place[-1]), keys)
+        guess = None if not _SECRET_PARTS.isdisjoint(place) else _did_you_mean(str(place[-1]), keys)
         return f"unknown key; {f'{guess} ' if guess else ''}accepted: {', '.join(keys)}"
     if problem == "string_pattern_mismatch":
         pattern = message.partition("'")[2].rstrip("'")
@@ -248,3 +251,13 @@ def _models_in(annotation: object) -> Iterator[type[BaseModel]]:
         yield annotation
     for inner in get_args(annotation):
         yield from _models_in(inner)
+
+
+LONGEST_GUESSED = 48
+"""Nothing is guessed of longer words, because comparing takes time."""
+
+
+def _did_you_mean(word: str, known: Iterable[str]) -> str | None:
+    """A question with the closest known name; None if none is close."""
+    close = get_close_matches(word, list(known), n=1, cutoff=0.75) if len(word) <= LONGEST_GUESSED else []
+    return f"did you mean {close[0]}?" if close else None

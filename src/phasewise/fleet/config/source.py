@@ -10,7 +10,7 @@ import yaml
 from yaml.composer import Composer
 
 Loader: type[yaml.SafeLoader | yaml.CSafeLoader] = yaml.SafeLoader
-"""With libyaml ten times as fast."""
+"""What parses YAML: libyaml where it is installed, which is ten times as fast."""
 if yaml.__with_libyaml__:
 
     class _FastLoader(Composer, yaml.CSafeLoader):

@@ -21,7 +21,7 @@ from phasewise.fleet.config import (
 from phasewise.fleet.engines.environment import EngineEnvironment
 from phasewise.fleet.engines.lever_flags import lever_arguments
 from phasewise.fleet.engines.llama_server import KEY_VARIABLE
-from phasewise.fleet.local.placement import Place
+from phasewise.fleet.local.placement import EnginePlace
 
 # --- The default levers of a pool by its role. Pure.
 #
@@ -75,7 +75,7 @@ def connector_arguments(pool: Pool, *, on_cpu: bool, lease_s: int) -> list[str]:
     return [KV_TRANSFER_FLAG, json.dumps(settings, separators=(",", ":"))]
 
 
-def connector_environment(place: Place, host: str, *, on_cpu: bool) -> dict[str, str]:
+def connector_environment(place: EnginePlace, host: str, *, on_cpu: bool) -> dict[str, str]:
     """Where the engine at `place` serves its KV, and over which transports bytes travel."""
     if place.side_port is None:
         return {}
@@ -128,7 +128,7 @@ class EngineCommand:
 
 
 def engine_command(
-    place: Place,
+    place: EnginePlace,
     engine: EngineEnvironment,
     model: ServedModel,
     lease_s: int = DEFAULT_LEASE_S,
@@ -168,7 +168,7 @@ def engine_command(
     return EngineCommand(tuple(argv), env, _affinity(place) if on_cpu else (), records_steps=recorder)
 
 
-def llama_cpp_command(place: Place, model: ServedModel) -> EngineCommand:
+def llama_cpp_command(place: EnginePlace, model: ServedModel) -> EngineCommand:
     """The command for a llama.cpp server at `place`, in the Python that runs phasewise."""
     _reject_reserved_flags(place.pool, LLAMA_CPP_RESERVED_FLAGS)
     levers = levers_of(place.pool)
@@ -205,7 +205,7 @@ def _cpu_arguments(pool: Pool) -> list[str]:
     return arguments
 
 
-def _cpu_environment(place: Place) -> dict[str, str]:
+def _cpu_environment(place: EnginePlace) -> dict[str, str]:
     return {
         "OMP_NUM_THREADS": str(len(place.cores)),
         # numba looks up n-gram drafts, and counts the cores it may use when the engine starts. On the
@@ -216,7 +216,7 @@ def _cpu_environment(place: Place) -> dict[str, str]:
     }
 
 
-def _affinity(place: Place) -> tuple[int, ...]:
+def _affinity(place: EnginePlace) -> tuple[int, ...]:
     """The cores an engine may start on: its own, and those that no engine owns.
 
     An engine is two processes: the front end (HTTP, templates, detokenization) and the core (the model). On
@@ -226,11 +226,11 @@ def _affinity(place: Place) -> tuple[int, ...]:
     return tuple(sorted({*place.cores, *place.spare_cores}))
 
 
-def _gpu_arguments(place: Place) -> list[str]:
+def _gpu_arguments(place: EnginePlace) -> list[str]:
     return ["--tensor-parallel-size", str(len(place.gpus))] if len(place.gpus) > 1 else []
 
 
-def _gpu_environment(place: Place) -> dict[str, str]:
+def _gpu_environment(place: EnginePlace) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, place.gpus))}
 
 

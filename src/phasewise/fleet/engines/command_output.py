@@ -1,4 +1,4 @@
-"""Runs a command and passes on its output lines as they arrive, without the names of package hosts."""
+"""Runs the commands of installations and passes on their output, without the names of package hosts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Protocol
 
+from phasewise.core.errors import EngineInstallFailed
+
 KEPT_LINES = 12
+SHOWN_LINES = 4
 
 _ADDRESS = re.compile(r"\b[a-z][a-z0-9+.-]{0,30}://[^\s,'\")]+")
 
@@ -81,3 +84,26 @@ class TaskProgress(Protocol):
 
     def finished(self, outcome: str) -> None:
         """The running stage succeeded; `outcome` is a word or two (done, already there)."""
+
+
+def run_command(
+    command: Sequence[str],
+    doing: str,
+    log: Path,
+    progress: TaskProgress,
+    hint: str,
+    hints: Sequence[tuple[str, str]] = (),
+) -> None:
+    """Run to the end, showing and logging each line. EngineInstallFailed says what `doing` it failed in.
+
+    Its hint is the first of `hints` whose sign is in the output, else `hint`.
+    """
+    try:
+        run_lines(command, progress.detail, log)
+    except CommandFailed as failure:
+        output = "\n".join(failure.tail)
+        last_lines = "\n  ".join(failure.tail[-SHOWN_LINES:])
+        raise EngineInstallFailed(
+            f"{doing} failed (code {failure.code}):\n  {last_lines}\nlog: {log}",
+            hint=next((known for sign, known in hints if sign in output), hint),
+        ) from None

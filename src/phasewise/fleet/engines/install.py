@@ -16,7 +16,7 @@ from pathlib import Path
 import phasewise
 from phasewise.core.errors import EngineInstallFailed
 from phasewise.core.units import gib
-from phasewise.fleet.engines.command_output import CommandFailed, TaskProgress, run_lines
+from phasewise.fleet.engines.command_output import TaskProgress, run_command
 from phasewise.fleet.engines.recipe import (
     NEEDED_DISK_BYTES,
     Action,
@@ -28,6 +28,7 @@ from phasewise.fleet.engines.recipe import (
     plan,
     plugin_stage,
 )
+from phasewise.fleet.local.placement import listed_gpus
 
 NOTES_FOLDER = ".phasewise"
 _PIP_QUIETLY = ("--no-input", "--disable-pip-version-check", "--progress-bar", "off")
@@ -90,15 +91,8 @@ def install_plugin(python: Path, log: Path, progress: TaskProgress) -> None:
 
 
 def detect_device() -> str:
-    """`cuda` if an NVIDIA driver answers, else `cpu`."""
-    command = shutil.which("nvidia-smi")
-    if command is None:
-        return "cpu"
-    try:
-        answer = subprocess.run([command, "-L"], capture_output=True, timeout=20, check=False)  # noqa: S603
-    except (OSError, subprocess.SubprocessError):
-        return "cpu"
-    return "cuda" if answer.returncode == 0 and answer.stdout.strip() else "cpu"
+    """`cuda` if an NVIDIA driver lists a GPU, else `cpu`."""
+    return "cuda" if listed_gpus() else "cpu"
 
 
 def plugin_source() -> Path:
@@ -174,15 +168,7 @@ def _run_pip(
 
 def _run(command: Sequence[str], stage: InstallStage, log: Path, progress: TaskProgress) -> None:
     try:
-        run_lines(command, progress.detail, log)
-    except CommandFailed as failure:
-        output = "\n".join(failure.tail)
-        hint = next((hint for sign, hint in _HINTS if sign in output), _RERUN_HINT)
-        last_lines = "\n  ".join(failure.tail[-4:])
-        raise EngineInstallFailed(
-            f"installing {stage.title} failed (code {failure.code}):\n  {last_lines}\nlog: {log}",
-            hint=hint,
-        ) from None
+        run_command(command, f"installing {stage.title}", log, progress, _RERUN_HINT, _HINTS)
     except OSError as error:
         raise EngineInstallFailed(
             f"installing {stage.title} failed: {command[0]} cannot be run ({error.strerror})",

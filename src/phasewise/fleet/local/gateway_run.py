@@ -22,7 +22,7 @@ from phasewise.fleet.local.state import FleetState, ProcessIdentity
 
 _SUFFIX = ".gateway-run"
 FOLDER_PREFIX = "phasewise-"
-"""Of folders with the sockets of a gateway's processes."""
+"""What the names of folders with the sockets of a gateway's processes begin with."""
 
 
 class WorkerReport(Frozen):
@@ -70,11 +70,13 @@ def picker_address(config: GatewayConfig, port: int) -> str:
 
 
 class GatewayRun:
-    """The record of this process's gateway."""
+    """The record of a gateway; `pid` is its supervisor, by default this process."""
 
-    def __init__(self, home: Path, config: GatewayConfig, folder: Path | None = None) -> None:
-        self._path = run_folder(home) / f"{os.getpid()}{_SUFFIX}"
-        process = identity_of(os.getpid())
+    def __init__(
+        self, home: Path, config: GatewayConfig, folder: Path | None = None, pid: int | None = None
+    ) -> None:
+        self._path = run_folder(home) / f"{pid or os.getpid()}{_SUFFIX}"
+        process = identity_of(pid or os.getpid())
         self._state = process and GatewayState(
             url=gateway_url(config),
             boot_id=boot_id(),
@@ -108,7 +110,7 @@ def living_gateways(home: Path) -> list[GatewayState]:
         else:
             path.unlink(missing_ok=True)
             left.add(state.folder)
-    for folder in map(Path, left - {it.folder for it in found}):
+    for folder in map(Path, left - {state.folder for state in found}):
         if folder.name.startswith(FOLDER_PREFIX):
             shutil.rmtree(folder, ignore_errors=True)
     return found

@@ -33,7 +33,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Place:
+class EnginePlace:
     """Where one engine runs: `cores` are its own, `spare_cores` belong to no engine."""
 
     name: str
@@ -54,7 +54,7 @@ class Place:
         return None if self.pool.role is Role.MIXED else self.port + SIDE_PORT_OFFSET
 
 
-def place_engines(fleet: FleetConfig, machine: Machine) -> list[Place]:
+def place_engines(fleet: FleetConfig, machine: Machine) -> list[EnginePlace]:
     """One placement per engine, in the order of the file; ConfigError when the machine is too small."""
     engines = [(f"{pool.name}-{index}", pool) for pool in fleet.pools for index in range(pool.replicas)]
     _reject_ports_off_the_scale(fleet, len(engines))
@@ -66,7 +66,7 @@ def place_engines(fleet: FleetConfig, machine: Machine) -> list[Place]:
     ]
     spare_cores = cores.left if machine.device == "cpu" else ()
     return [
-        Place(name, pool, fleet.first_engine_port + number, own_cores, spare_cores, own_gpus)
+        EnginePlace(name, pool, fleet.first_engine_port + number, own_cores, spare_cores, own_gpus)
         for number, (name, pool, own_cores, own_gpus) in enumerate(taken)
     ]
 
@@ -139,7 +139,7 @@ def _reject_ports_off_the_scale(fleet: FleetConfig, engines: int) -> None:
 
 CPU_INFO = Path("/proc/cpuinfo")
 _BF16_FLAGS = {"flags": {"avx512_bf16", "amx_bf16"}, "Features": {"bf16"}}
-"""By the name of the line that lists them, on x86 and on Arm."""
+"""Flags of processors that compute in bfloat16, by the name of the line that lists them on x86 and on Arm."""
 
 
 def this_machine(device: str) -> Machine:
@@ -172,16 +172,16 @@ def visible_gpus(environ: Mapping[str, str]) -> tuple[int, ...]:
     chosen = environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
         return tuple(int(number) for number in chosen.split(",") if number.strip().isdecimal())
-    return tuple(range(len(_listed_gpus())))
+    return tuple(range(len(listed_gpus())))
 
 
 def gpu_names(environ: Mapping[str, str]) -> tuple[str, ...]:
     """The names of the usable GPUs."""
-    listed = _listed_gpus()
+    listed = listed_gpus()
     return tuple(listed[number] for number in visible_gpus(environ) if number < len(listed))
 
 
-def _listed_gpus() -> list[str]:
+def listed_gpus() -> list[str]:
     """The names of all GPUs that the driver lists, by number."""
     # As in "GPU 0: NVIDIA L4 (UUID: GPU-...)".
     lines = (line for line in _nvidia_smi("-L") if line.startswith("GPU "))

@@ -32,7 +32,7 @@ from phasewise.fleet.engines.command import (
     llama_cpp_command,
 )
 from phasewise.fleet.engines.environment import EngineEnvironment
-from phasewise.fleet.local.placement import Machine, Place, place_engines
+from phasewise.fleet.local.placement import EnginePlace, Machine, place_engines
 from phasewise.fleet.local.run_files import RunPaths, logs_folder
 
 _ANY_ADDRESS = {"0.0.0.0": LOOPBACK, "::": "[::1]", "::1": "[::1]"}  # noqa: S104 - read, not bound
@@ -181,7 +181,7 @@ def _reject_semantic_cache_without_a_model(fleet: FleetConfig, home: Path) -> No
 
 
 def _plan_engine(
-    place: Place,
+    place: EnginePlace,
     engine: EngineEnvironment | None,
     model: ServedModel,
     fleet: FleetConfig,
@@ -236,7 +236,7 @@ def _plan_gateway(fleet: FleetConfig, spare_cores: tuple[int, ...], home: Path) 
 
 
 def _gateway_file(
-    config: GatewayConfig, engines: tuple[MemberPlan, ...], places: list[Place], model: str
+    config: GatewayConfig, engines: tuple[MemberPlan, ...], places: list[EnginePlace], model: str
 ) -> GatewayFile:
     return GatewayFile(
         gateway=config,

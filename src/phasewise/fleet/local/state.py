@@ -100,7 +100,7 @@ class FleetState(Frozen):
 
 
 @dataclass(frozen=True)
-class Pace:
+class SupervisorTimes:
     """The times of one supervisor."""
 
     poll_s: float = 0.2

@@ -20,7 +20,13 @@ from phasewise.fleet.local import process as proc_fs
 from phasewise.fleet.local.keeper import CLOSES_WITHIN_S
 from phasewise.fleet.local.process import signal_group
 from phasewise.fleet.local.run_files import RunPaths, read_state
-from phasewise.fleet.local.state import FleetState, MemberState, Pace, ProcessIdentity, ProcessStage
+from phasewise.fleet.local.state import (
+    FleetState,
+    MemberState,
+    ProcessIdentity,
+    ProcessStage,
+    SupervisorTimes,
+)
 
 # --- Checks a fleet's record against the machine: which processes live, which answer. Changes nothing.
 #
@@ -96,7 +102,7 @@ def stop_fleet(paths: RunPaths, state: FleetState, show: Callable[[FleetState], 
 
 def supervisor_stops_within_s(state: FleetState) -> float:
     """How long to wait for the supervisor: killing it earlier would cut streams that it lets finish."""
-    return Pace().longest_stop_s(state.drain_s) + CLOSES_WITHIN_S + 5.0
+    return SupervisorTimes().longest_stop_s(state.drain_s) + CLOSES_WITHIN_S + 5.0
 
 
 def _supervisor_ended(paths: RunPaths, state: FleetState, show: Callable[[FleetState], None] | None) -> bool:

@@ -23,13 +23,13 @@ from phasewise.fleet.local.keeper import Keeper
 from phasewise.fleet.local.member import GiveUp, Member, after_death
 from phasewise.fleet.local.plan import FleetPlan
 from phasewise.fleet.local.run_files import admin_key_sha256, only_supervisor, write_private, write_state
-from phasewise.fleet.local.state import Failure, FleetState, Pace, ProcessIdentity, ProcessStage
+from phasewise.fleet.local.state import Failure, FleetState, ProcessIdentity, ProcessStage, SupervisorTimes
 
 _ON_THE_WAY = frozenset({ProcessStage.STARTING, ProcessStage.LOADING, ProcessStage.WARMING_UP})
 _SERVING = frozenset({ProcessStage.READY, ProcessStage.SILENT, ProcessStage.WAITING})
 
 
-class Supervisor:
+class FleetSupervisor:
     """The only writer of a fleet's state."""
 
     def __init__(
@@ -38,12 +38,12 @@ class Supervisor:
         publish: Callable[[FleetState], None],
         *,
         ready_within_s: float = 600.0,
-        pace: Pace | None = None,
+        pace: SupervisorTimes | None = None,
     ) -> None:
         self._plan = plan
         self._publish_state = publish
         self._ready_within_s = ready_within_s
-        self._pace = pace or Pace()
+        self._pace = pace or SupervisorTimes()
         self._scratch = Path(tempfile.mkdtemp(prefix="phasewise-"))
         self._members = [
             Member(member, self._scratch / member.name, self._pace.health_timeout_s)
@@ -330,7 +330,7 @@ def supervise(
     plan: FleetPlan,
     ready_within_s: float,
     show: Callable[[FleetState], None] | None = None,
-    pace: Pace | None = None,
+    pace: SupervisorTimes | None = None,
 ) -> None:
     """Run the fleet until it is stopped. Then the record is removed, unless the fleet failed: it says why."""
     paths = plan.paths
@@ -344,7 +344,7 @@ def supervise(
                 show(state)
 
     async def run() -> None:
-        await Supervisor(plan, publish, ready_within_s=ready_within_s, pace=pace).run()
+        await FleetSupervisor(plan, publish, ready_within_s=ready_within_s, pace=pace).run()
 
     with only_supervisor(paths):
         _set_old_logs_aside(plan)

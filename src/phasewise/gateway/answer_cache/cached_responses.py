@@ -272,7 +272,7 @@ def _counts(prompt_tokens: int | None, output_tokens: int | None) -> Counts | No
 
 
 def _counts_of(answer: Answer) -> Counts | None:
-    return _counts(answer.report.prompt_tokens, answer.report.output_tokens)
+    return _counts(answer.account.prompt_tokens, answer.account.output_tokens)
 
 
 def _made(call: Call, timeline: Timeline) -> Made | None:

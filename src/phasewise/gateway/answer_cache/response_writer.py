@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from phasewise.clients.engine_report import EngineReport
 from phasewise.clients.sse import DONE
 from phasewise.core.request import Endpoint
+from phasewise.core.timeline import EngineAccount
 from phasewise.gateway.records.server_timing import SERVER_TIMING, server_timing, timing_comment
 from phasewise.gateway.upstream.call import Call
 from phasewise.gateway.upstream.response import Answer
@@ -188,7 +188,7 @@ class ResponseWriter:
     @property
     def output_tokens(self) -> int | None:
         """The answer's tokens, if known."""
-        return self._answer.report.output_tokens
+        return self._answer.account.output_tokens
 
     def put(self, pieces: list[str]) -> None:
         """Queue pieces of text; the next send includes them."""
@@ -247,4 +247,4 @@ class ResponseWriter:
         answer = self._answer
         answer.finish_reason, answer.finished_s = end.finish_reason, time.monotonic()
         if counts is not None:
-            answer.report = EngineReport(prompt_tokens=counts[0], output_tokens=counts[1])
+            answer.account = EngineAccount(prompt_tokens=counts[0], output_tokens=counts[1])

@@ -1,19 +1,23 @@
-"""Bounds what a body may make the parser build, and what its schemas may make an engine unroll.
-
-Engines compile schemas into grammars in the process that serves all requests: vLLM 0.32 runs out of memory on
-an array of a billion items, and hangs for eight seconds on the pattern a{10000}.
-"""
+"""Checks what a body may hold: bounds for the parser, parameters of KV transfers, a conversation's turns."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
-
-import orjson
 
 from phasewise.core.errors import RejectionKind, RequestRejected
 from phasewise.core.request_fields import CLOSED_BECAUSE, fields_where
+
+LARGEST_NUMBER = 2**63 - 1
+"""The engine checks values, except those that it answers with a 5xx: vLLM 0.32 does so if structured_outputs
+is not an object or a number does not fit. A client's mistake must not make a worker look unhealthy."""
+
+
+def bad_request(message: str, param: str | None = None, hint: str | None = None) -> RequestRejected:
+    """The rejection of a body that cannot be served as it is."""
+    return RequestRejected(RejectionKind.BAD_REQUEST, message, param=param, hint=hint)
+
 
 # --- Bounds the number of JSON containers and values, before parsing, and the depth.
 #
@@ -46,9 +50,9 @@ def check_json_bounds(body: bytes) -> None:
         containers += between.count(b"[") + between.count(b"{")
         values += between.count(b",")
         if containers > MOST_CONTAINERS:
-            raise _too_many(f"the body has more than {MOST_CONTAINERS} lists and objects")
+            raise bad_request(f"the body has more than {MOST_CONTAINERS} lists and objects")
         if values > MOST_VALUES:
-            raise _too_many(f"the body has more than {MOST_VALUES} values")
+            raise bad_request(f"the body has more than {MOST_VALUES} values")
 
 
 def check_depth(value: dict[str, Any] | list[Any]) -> int:
@@ -65,7 +69,7 @@ def check_depth(value: dict[str, Any] | list[Any]) -> int:
         ]
         if not level:
             return values
-    raise _too_many(f"the body is nested more than {DEEPEST} deep")
+    raise bad_request(f"the body is nested more than {DEEPEST} deep")
 
 
 def count_of(body: bytes, mark: bytes) -> int:
@@ -86,13 +90,9 @@ def _outside_strings(body: bytes) -> Iterator[bytes]:
     yield body[begin:]
 
 
-def _too_many(message: str) -> RequestRejected:
-    return RequestRejected(RejectionKind.BAD_REQUEST, message)
-
-
 # --- Parameters of transfers between engines, which say whose memory an engine reads.
 
-_TRANSFER = frozenset(fields_where(lambda it: it.type == "never"))
+_TRANSFER = frozenset(fields_where(lambda row: row.type == "never"))
 _TRANSFER_SIGN = b"_transfer_params"
 _ESCAPED_LETTERS = (b"\\u005", b"\\u006", b"\\u007")
 """Ordinary writers escape none of the letters of these names."""
@@ -124,125 +124,111 @@ def check_transfer(fields: dict[str, Any]) -> None:
             waiting += value
 
 
-LARGEST_NUMBER = 2**63 - 1
-"""The engine checks values, except those that it answers with a 5xx: vLLM 0.32 does so if structured_outputs
-is not an object or a number does not fit. A client's mistake must not make a worker look unhealthy."""
-MOST_ITEMS = 10_000
-MOST_REPEATS_SQUARED = 10**7
-"""Compiling a{n} takes time that grows with the square of n: 0.09 s for 1,000, 0.8 s for 3,000. So the
-squares of all repeats in a request are summed: how often each repeats something, times its own length, in
-which repeats within it are written out."""
+# --- The turns of a conversation: what they hold beside text, and which tools they bring.
 
-MOST_PATTERN_CHARS = 65_536
-"""Of all patterns in a request together: scanning them blocks the event loop, even in a thread."""
+MEDIUM_AS_TEXT_BYTES = 4096
+"""The most bytes that an image or a recording counts for: it becomes some hundred to a few thousand tokens,
+whatever its size."""
 
-_COUNTS = ("minItems", "maxItems")
-_PATTERNS = ("pattern", "regex", "guided_regex", "whitespace_pattern")
-_SIGNS = (b"Items", b"pattern", b"regex", b"json", b"structural_tag", b"\\")
-_SHAPE = bytes(48 if 48 <= byte <= 57 else 101 if byte in b"eE" else 32 for byte in range(256))
-"""Every digit becomes a 0, so that large numbers are found ten times as fast as by a pattern."""
-_LARGE_NUMBERS = (b"0e", b"0" * 19)
-_TOKENS = re.compile(
-    r"\{\s*+(\d*+)\s*+,?+\s*+(\d*+)\s*+\}|(\()|(\))|([^\\\[{()]++)"
-    r"|\\.|\[\^?+\]?+[^\]\\]*+(?:\\.[^\]\\]*+)*+\]?+",
-    re.DOTALL,
-)
-"""Repeats, groups, letters, and what counts as one letter. Possessive throughout: with backtracking, a
-client's text could keep it busy for minutes."""
-_LONGEST = 10**6
-_MOST_DIGITS = 5
-"""A count with more digits is over the bound and is never converted."""
+_TEXT_PART = frozenset({"type", "text"})
+_CLIENTS_TOOLS = frozenset({"function", "custom", "namespace"})
+"""The types of tools that a client runs. An engine, or a server that it knows, would run the others."""
 
 
-def check_schemas(fields: dict[str, Any], body: bytes, names: Iterable[str]) -> None:
-    """Reject a request whose schemas, in the fields of these names, would be too large once unrolled."""
-    given = [name for name in names if fields.get(name) is not None]
-    # Names may be escaped, and schemas may be JSON in strings: a backslash could hide either.
-    if not given or not (any(sign in body for sign in _SIGNS) or _has_large_number(body)):
-        return
-    squares = length = 0
-    for name in given:
-        for key, value in _entries(name, fields[name]):
-            if isinstance(value, int | float):
-                if abs(value) > LARGEST_NUMBER:
-                    raise _rejected("a schema has too large a number", name)
-                if key in _COUNTS and value > MOST_ITEMS:
-                    raise _rejected(f"{key} is over {MOST_ITEMS} in a schema", name)
-            for pattern in _patterns(key, value):
-                length += len(pattern)
-                if length > MOST_PATTERN_CHARS:
-                    raise _rejected(f"patterns are longer than {MOST_PATTERN_CHARS} characters", name)
-                squares += _repeats_squared(pattern)
-                if squares > MOST_REPEATS_SQUARED:
-                    raise _rejected("patterns repeat something too often", name)
+def check_media(turns: object, name: str, keys: tuple[str, ...], *, lends_rights: bool = True) -> int:
+    """Reject parts with a URL, a reference into the engine's cache, or tensors. Turns have them under `keys`.
 
-
-def _has_large_number(body: bytes) -> bool:
-    shape = body.translate(_SHAPE)
-    return any(number in shape for number in _LARGE_NUMBERS)
-
-
-def _patterns(key: str, value: object) -> Iterable[str]:
-    if key in _PATTERNS and isinstance(value, str):
-        return (value,)
-    # Here the names of properties are patterns.
-    return value if key == "patternProperties" and isinstance(value, dict) else ()
-
-
-def _repeats_squared(pattern: str) -> int:
-    """The squares of all its repeats, each as long as it is when written out."""
-    if "{" not in pattern:
+    The engine would fetch a URL from its own network, and its cache may hold another tenant's data. Where the
+    gateway lends no rights, only the engine's files are closed. Checked after parsing, because an escaped
+    letter could hide a name in the bytes. Returns how many bytes of the other parts do not count as text.
+    """
+    if not isinstance(turns, list):
         return 0
-    squares = last = 0
-    lengths = [0]
-    for least, most, opens, closes, letters in _TOKENS.findall(pattern):
-        if least or most:
-            repeated = min(_LONGEST, last * max(_count_of(least), _count_of(most)))
-            squares += repeated**2
-            lengths[-1] += repeated - last
-            last = repeated
-        elif opens:
-            lengths.append(0)
-        elif closes:
-            last = lengths.pop() if len(lengths) > 1 else 0
-            lengths[-1] += last
-        else:
-            last = 1
-            lengths[-1] += len(letters) or 1
-    return squares
+    media_bytes = 0
+    for place, turn in enumerate(turns):
+        for key in keys if isinstance(turn, dict) else ():
+            parts = turn.get(key)
+            if isinstance(parts, dict):
+                parts = [parts]
+            if not isinstance(parts, list):
+                continue
+            for index, part in enumerate(parts):
+                if isinstance(part, dict) and not part.keys() <= _TEXT_PART:
+                    media_bytes += _check_part(part, f"{name}[{place}].{key}[{index}]", lends_rights)
+    return media_bytes
 
 
-def _count_of(digits: str) -> int:
-    digits = digits.lstrip("0")
-    return _LONGEST if len(digits) > _MOST_DIGITS else int(digits or 0)
+def check_items(items: object) -> None:
+    """Reject what vLLM 0.32 answers with a 5xx, at /v1/responses: a turn without anything in it."""
+    for place, item in enumerate(items if isinstance(items, list) else ()):
+        if isinstance(item, dict) and item.get("content") == []:
+            param = f"input[{place}].content"
+            raise bad_request(f"{param} is empty", param, "leave the turn out")
 
 
-def _entries(name: str, value: object) -> Iterator[tuple[str, object]]:
-    """Every key and value in it, at any depth; a schema in a JSON string is parsed."""
-    waiting: list[tuple[str, object]] = [(name, value)]
-    while waiting:
-        key, value = waiting.pop()
-        yield key, value
-        if isinstance(value, str) and key in {"json", "guided_json", "structural_tag"}:
-            value = _parsed(value, name)
-        if isinstance(value, dict):
-            waiting += value.items()
-        elif isinstance(value, list):
-            waiting += ((key, item) for item in value if isinstance(item, dict | list))
+def check_tools(tools: object, place: str = "tools") -> None:
+    """Reject tools that an engine would run, at /v1/responses."""
+    for index, tool in enumerate(tools if isinstance(tools, list) else ()):
+        if isinstance(tool, dict):
+            param = f"{place}[{index}]"
+            if str(tool.get("type")) not in _CLIENTS_TOOLS:
+                raise bad_request(
+                    f"{param}.type is not function, custom or namespace",
+                    f"{param}.type",
+                    "no engine here runs tools: send functions, and run them yourself",
+                )
+            check_tools(tool.get("tools"), f"{param}.tools")
 
 
-def _parsed(text: str, name: str) -> object:
-    """Parse a schema in a string. Invalid JSON is rejected, because engines may accept more."""
-    body = text.encode()
-    check_json_bounds(body)
-    try:
-        schema = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        raise _rejected("a schema in a string is not JSON", name) from None
-    if isinstance(schema, dict | list):
-        check_depth(schema)
-    return schema
+def tools_in(messages: object) -> Iterator[object]:
+    """The tools that messages of /v1/messages define."""
+    for message in messages if isinstance(messages, list) else ():
+        content = message.get("content") if isinstance(message, dict) else None
+        for block in content if isinstance(content, list) else ():
+            if isinstance(block, dict) and "tool" in block:
+                yield block["tool"]
 
 
-def _rejected(message: str, param: str) -> RequestRejected:
-    return RequestRejected(RejectionKind.BAD_REQUEST, message, param=param)
+_INLINE = {
+    True: 'send the data itself: {"type": "base64", "media_type": ..., "data": ...}',
+    False: "send the data itself, as a data: URL",
+}
+"""How a medium is sent to Anthropic's endpoints, and to OpenAI's."""
+
+
+def _check_part(part: dict[str, Any], place: str, lends_rights: bool) -> int:
+    # By the fields, whatever the part's type: engines use the fields if there is no type.
+    media_bytes = 0
+    for name, held in part.items():
+        param = f"{place}.{name[:64]}"
+        if lends_rights and name == "uuid":
+            cached = "it names what the engine has cached, maybe for others"
+            raise bad_request(f"{param} is closed: {cached}", param)
+        is_tensor = name.endswith("_embeds") or (name == "type" and str(held).endswith("_embeds"))
+        if lends_rights and is_tensor:
+            raise bad_request(f"{param} is closed: the engine loads tensors from it", param)
+        if name in {"input_audio", "source"} or name.endswith("url"):
+            if not _begins_with(held, ("data:",) if lends_rights else ("data:", "http:", "https:")):
+                closed = (
+                    "is an address, which an engine would fetch from its own network"
+                    if lends_rights
+                    else "is neither an http, an https nor a data: URL"
+                )
+                raise bad_request(f"{param} {closed}", param, _INLINE[name == "source"])
+            media_bytes += _beyond_its_tokens(held)
+        elif name == "content" and isinstance(held, list):
+            media_bytes += sum(
+                _check_part(inner, f"{param}[]", lends_rights) for inner in held if isinstance(inner, dict)
+            )
+    return media_bytes
+
+
+def _beyond_its_tokens(media: object) -> int:
+    held = media.values() if isinstance(media, dict) else (media,)
+    data_bytes = sum(len(data) for data in held if isinstance(data, str))
+    return max(0, data_bytes - MEDIUM_AS_TEXT_BYTES)
+
+
+def _begins_with(media: object, schemes: tuple[str, ...]) -> bool:
+    url = media.get("url") if isinstance(media, dict) else media
+    return url is None or (isinstance(url, str) and url[:6].lower().startswith(schemes))

@@ -1,19 +1,27 @@
-"""All work that grows with the size of a body. It changes no state, so that any process can do it."""
+"""Reads bodies: here, or those that take long in another process.
+
+The parser holds the interpreter's lock, so that a thread of this process would stall every stream.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from phasewise.core.errors import RejectionKind, RequestRejected
 from phasewise.core.prefixes import BLOCK_BYTES
 from phasewise.core.request import Endpoint
 from phasewise.core.value import value
 from phasewise.gateway.answer_cache.headers import CacheWishes
 from phasewise.gateway.answer_cache.lookup import CacheEntrance, CacheLookup
-from phasewise.gateway.api.fields import Parsed, parse_body
+from phasewise.gateway.api.fields import Parsed, parse_body, prompt_text
 from phasewise.gateway.api.forwarded import parse_json
 from phasewise.gateway.api.prompt_prefix import PrefixHashing
-from phasewise.gateway.api.reading_times import Weight
+from phasewise.gateway.api.reading_process import ReadingProcess
+from phasewise.gateway.api.reading_times import SMALL_BYTES, ReadingTimes, TakesLong, Weight
 
 # Looking up a member of an enum is slow.
 _FORWARDED = Endpoint.FORWARDED
@@ -31,7 +39,7 @@ class Read:
 
 @value
 class BodyReader:
-    """Reads bodies.
+    """Does all work that grows with the size of a body. It changes no state: any process can do it.
 
     `hashing` is None if no policy uses hashes: they cost a pass over the prompt. `entrance` is None without
     an answer cache. With `passes_unknown`, engines get fields that the gateway does not know, even if it
@@ -66,4 +74,126 @@ class BodyReader:
             fields = found.parsed.fields
             found.hashes = self.hashing.hashes(endpoint, fields, salt)
             found.conversation = self.hashing.conversation(endpoint, fields, found.hashes)
+        return found
+
+
+@value
+class Rejection:
+    """A rejection that can be sent between processes."""
+
+    kind: RejectionKind
+    message: str
+    param: str | None
+    hint: str | None
+
+
+@dataclass(slots=True)
+class ReadAside:
+    """What the other process returns; `weight` is None if the body could not even be parsed."""
+
+    found: Read | Rejection
+    weight: Weight | None = None
+    took_s: float = 0.0
+
+
+def read_aside(
+    reader: BodyReader, endpoint: Endpoint, body: bytes, wishes: CacheWishes, tenant: str, salt: bytes | None
+) -> ReadAside:
+    """Read a body in the other process. What is large is not sent back: the fields, an unchanged body."""
+    weights: list[Weight] = []
+    began_s = time.thread_time()
+    found: Read | Rejection
+    try:
+        found = reader.read(endpoint, body, wishes, tenant, salt, weights.append)
+    except RequestRejected as rejection:
+        found = Rejection(rejection.kind, rejection.message, rejection.param, rejection.hint)
+    took_s = time.thread_time() - began_s
+    if isinstance(found, Read):
+        text = prompt_text(endpoint, found.parsed.fields)
+        upstream_body = b"" if found.parsed.upstream_body == body else found.parsed.upstream_body
+        found.parsed = replace(found.parsed, fields={}, text=text, upstream_body=upstream_body)
+    return ReadAside(found, weights[0] if weights else None, took_s)
+
+
+class Bodies:
+    """Reads bodies, each where it stalls no stream. Those that take long wait for their tenant's turn: each
+    tenant has one of them in the other process, so that nobody waits for all of another one's.
+    """
+
+    def __init__(self, reader: BodyReader) -> None:
+        self.reader = reader
+        self.times = ReadingTimes()
+        self.helper = ReadingProcess(read_aside)
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def read(
+        self,
+        endpoint: Endpoint,
+        body: bytes,
+        wishes: CacheWishes,
+        tenant: str,
+        salt: bytes | None,
+        until_s: float,
+    ) -> Read:
+        """Read a body, whose turn must come by `until_s` on the monotonic clock; raises RequestRejected."""
+        if len(body) <= SMALL_BYTES:
+            return self.reader.read(endpoint, body, wishes, tenant, salt)
+        try:
+            return self._read_here(endpoint, body, wishes, tenant, salt)
+        except TakesLong:
+            return await self._read_aside(endpoint, body, wishes, tenant, salt, until_s)
+
+    def _read_here(
+        self, endpoint: Endpoint, body: bytes, wishes: CacheWishes, tenant: str, salt: bytes | None
+    ) -> Read:
+        self.times.check_bytes(body)
+        weight: Weight | None = None
+
+        def judge(found: Weight) -> None:
+            nonlocal weight
+            self.times.check(found)
+            weight = found
+
+        began_s = time.thread_time()
+        try:
+            return self.reader.read(endpoint, body, wishes, tenant, salt, judge)
+        finally:
+            # A rejected one took its time too.
+            if weight is not None:
+                self.times.note(weight, time.thread_time() - began_s)
+
+    async def _read_aside(
+        self,
+        endpoint: Endpoint,
+        body: bytes,
+        wishes: CacheWishes,
+        tenant: str,
+        salt: bytes | None,
+        until_s: float,
+    ) -> Read:
+        turn = self._turns[tenant]
+        try:
+            async with asyncio.timeout(until_s - time.monotonic()):
+                await turn.acquire()
+        except TimeoutError:
+            raise RequestRejected(
+                RejectionKind.BODIES_FULL,
+                "the gateway reads one large body after another, and this one has waited too long",
+                hint="try again soon; with a higher gateway.processes more are read at once",
+            ) from None
+        try:
+            read = await self.helper.read(self.reader, endpoint, body, wishes, tenant, salt)
+        finally:
+            turn.release()
+        if read is None:
+            raise RequestRejected(
+                RejectionKind.BODIES_FULL, "the gateway cannot read large bodies now", hint="try again soon"
+            )
+        if read.weight is not None:
+            self.times.note(read.weight, read.took_s)
+        found = read.found
+        if isinstance(found, Rejection):
+            raise RequestRejected(found.kind, found.message, param=found.param, hint=found.hint)
+        if not found.parsed.upstream_body:
+            found.parsed = replace(found.parsed, upstream_body=body)
         return found

@@ -83,7 +83,7 @@ async def purge(cache: CacheAdmin, body: bytes) -> dict[str, Any]:
     """Delete the answers that the body names."""
     order = _read(PurgeOrder, body)
     named = (order.tenant, order.namespace, order.tag)
-    if order.all == any(it is not None for it in named):
+    if order.all == any(value is not None for value in named):
         raise RequestRejected(
             RejectionKind.BAD_REQUEST,
             "name what to delete, or all, but not both",

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from phasewise.core.errors import RejectionKind, RequestRejected
+from phasewise.core.errors import RequestRejected
 from phasewise.core.prefixes import MARK_SIZES_BYTES, TEXT_LIMIT_BYTES
 from phasewise.core.request import WITH_KNOWN_FIELDS, Endpoint
 from phasewise.core.request_fields import (
@@ -29,14 +29,18 @@ from phasewise.core.value import value
 from phasewise.gateway.api.body_checks import (
     DEEPEST,
     LARGEST_NUMBER,
+    bad_request,
     check_depth,
+    check_items,
     check_json_bounds,
-    check_schemas,
+    check_media,
+    check_tools,
     check_transfer,
     may_name_transfer,
+    tools_in,
 )
-from phasewise.gateway.api.conversations import check_items, check_media, check_tools, tools_in
 from phasewise.gateway.api.reading_times import Weight
+from phasewise.gateway.api.schemas import check_schemas
 from phasewise.gateway.kv_transfer.bodies import splittable
 
 # --- The text of a prompt as far as marks look at it, without the JSON around it.
@@ -87,12 +91,12 @@ _SEVERAL_PROMPTS = frozenset({Endpoint.COMPLETIONS, Endpoint.EMBEDDINGS})
 MODEL_NAME_LIMIT = 256
 REQUEST_ID = re.compile(rb"[A-Za-z0-9_.:-]{1,64}")
 
-ALLOWED_FIELDS = {on: frozenset(fields_where(lambda it: it.is_passed_on, on)) for on in Endpoint}
-IGNORED_FIELDS = {on: frozenset(fields_where(lambda it: it.type == "ignored", on)) for on in Endpoint}
+ALLOWED_FIELDS = {on: frozenset(fields_where(lambda row: row.is_passed_on, on)) for on in Endpoint}
+IGNORED_FIELDS = {on: frozenset(fields_where(lambda row: row.type == "ignored", on)) for on in Endpoint}
 """Fields that cannot change the answer. Where rights are lent they are removed and named in the response."""
-ENGINE_CONTROLS = frozenset(fields_where(lambda it: it.type in {"closed", "gateway", "never"}))
+ENGINE_CONTROLS = frozenset(fields_where(lambda row: row.type in {"closed", "gateway", "never"}))
 """Fields that the engine knows, and that clients may not set where rights are lent."""
-_GATEWAYS = frozenset(fields_where(lambda it: it.type == "gateway"))
+_GATEWAYS = frozenset(fields_where(lambda row: row.type == "gateway"))
 
 # fmt: off
 _RENDERER_CONTROLS = frozenset(
@@ -106,7 +110,7 @@ TEMPLATE_CONTROLS = ENGINE_CONTROLS | _RENDERER_CONTROLS
 """What chat_template_kwargs may not hold: engines pass it to the function that renders the prompt, so it
 would set that function's own parameters too."""
 
-COUNT_FIELDS = fields_where(lambda it: it.type == "count")
+COUNT_FIELDS = fields_where(lambda row: row.type == "count")
 MOST_OUTPUT_TOKENS = 2**31
 """No answer is longer; a larger limit would only let one request dominate every sum."""
 MOST_CHOICES = 128
@@ -125,7 +129,7 @@ _NOT_IN_NAMES = re.compile(r"[^\w.:-]", re.ASCII)
 
 
 @value
-class _Rules:
+class _EndpointRules:
     """What applies at one endpoint, looked up once per request.
 
     `reports_usage`: streams report it if they are asked to. Where a list holds `several` prompts it is no
@@ -144,11 +148,11 @@ class _Rules:
 
 
 _RULES = {
-    on: _Rules(
+    on: _EndpointRules(
         allowed=ALLOWED_FIELDS[on],
         ignored=IGNORED_FIELDS[on],
-        objects=frozenset(fields_where(lambda it: it.type == "object", on)),
-        schemas=frozenset(fields_where(lambda it: it.holds_schema, on)),
+        objects=frozenset(fields_where(lambda row: row.type == "object", on)),
+        schemas=frozenset(fields_where(lambda row: row.holds_schema, on)),
         generates=on.generates,
         reports_usage=on.is_completion,
         prompt=PROMPT_FIELD[on],
@@ -227,7 +231,7 @@ def parse_body(
     model = _model(fields, lends_rights=lends_rights)
     stream = fields.get("stream")
     if stream is not None and not isinstance(stream, bool):
-        raise _bad("stream must be true or false", "stream")
+        raise bad_request("stream must be true or false", "stream")
     hide_usage, upstream_body = False, body
     if stream and rules.reports_usage:
         hide_usage, upstream_body = _ask_for_usage(fields, body)
@@ -266,9 +270,9 @@ def object_in(body: bytes) -> dict[str, Any]:
     try:
         fields = orjson.loads(body)
     except orjson.JSONDecodeError:
-        raise _bad("the body is not JSON") from None
+        raise bad_request("the body is not JSON") from None
     if not isinstance(fields, dict):
-        raise _bad("the body is not a JSON object")
+        raise bad_request("the body is not a JSON object")
     return fields
 
 
@@ -348,7 +352,7 @@ def _check_values(fields: dict[str, Any], objects: frozenset[str]) -> None:
             if kind is dict:
                 _check_numbers(name, given.values())
             elif given is not None:
-                raise _bad(f"{name} must be an object", name)
+                raise bad_request(f"{name} must be an object", name)
         elif kind is list:
             _check_numbers(name, given)
         elif kind in _NUMBERS:
@@ -358,11 +362,11 @@ def _check_values(fields: dict[str, Any], objects: frozenset[str]) -> None:
 def _check_numbers(name: str, values: Iterable[object]) -> None:
     for number in values:
         if (type(number) is int or type(number) is float) and abs(number) > LARGEST_NUMBER:
-            raise _bad(f"{name} is too large a number", name)
+            raise bad_request(f"{name} is too large a number", name)
 
 
 def _check_conversation(
-    endpoint: Endpoint, rules: _Rules, fields: dict[str, Any], body: bytes, *, lends_rights: bool
+    endpoint: Endpoint, rules: _EndpointRules, fields: dict[str, Any], body: bytes, *, lends_rights: bool
 ) -> int:
     if lends_rights and "chat_template_kwargs" in fields:
         _check_template_kwargs(fields["chat_template_kwargs"])
@@ -391,7 +395,7 @@ def _output_limit(endpoint: Endpoint, fields: dict[str, Any]) -> int | None:
     return None
 
 
-def _choices(rules: _Rules, fields: dict[str, Any]) -> int:
+def _choices(rules: _EndpointRules, fields: dict[str, Any]) -> int:
     """How many sequences are computed: the larger of `n` and `best_of`, for each prompt or input."""
     if not rules.several and _COUNTS.isdisjoint(fields):
         return 1
@@ -401,14 +405,14 @@ def _choices(rules: _Rules, fields: dict[str, Any]) -> int:
         count = fields.get(name)
         if count is not None and type(count) is not int:
             # Engines accept "1000" and 1000.0 too.
-            raise _bad(f"{name} must be a whole number", name)
+            raise bad_request(f"{name} must be a whole number", name)
         if count is not None and count > each:
             each, param = count, name
     choices, prompts = each, fields.get(rules.prompt) if rules.several else None
     if isinstance(prompts, list) and prompts and not isinstance(prompts[0], int):
         choices *= len(prompts)
     if choices > most:
-        raise _bad(
+        raise bad_request(
             f"the request asks for {choices} answers; at most {most} are allowed",
             param,
             hint="send several requests",
@@ -417,7 +421,7 @@ def _choices(rules: _Rules, fields: dict[str, Any]) -> int:
 
 
 def _unsupported(row: RequestField) -> RequestRejected:
-    return _bad(
+    return bad_request(
         f"{row.name} would change the answer, and no engine here can do what it asks for",
         row.name,
         hint=INSTEAD.get(row.name, "leave it out"),
@@ -426,7 +430,7 @@ def _unsupported(row: RequestField) -> RequestRejected:
 
 def _closed(name: str, place: str) -> RequestRejected:
     why = CLOSED_BECAUSE.get(name, "it controls the engine")
-    return _bad(
+    return bad_request(
         f"{place} is closed: {why}, and here clients or engines have keys",
         place,
         hint="leave it out",
@@ -435,8 +439,4 @@ def _closed(name: str, place: str) -> RequestRejected:
 
 def no_model() -> RequestRejected:
     """The body names no model, and it is not clear which one it is for."""
-    return _bad("model must be the name of a model", "model")
-
-
-def _bad(message: str, param: str | None = None, hint: str | None = None) -> RequestRejected:
-    return RequestRejected(RejectionKind.BAD_REQUEST, message, param=param, hint=hint)
+    return bad_request("model must be the name of a model", "model")

@@ -11,12 +11,13 @@ import orjson
 from phasewise.core.errors import RejectionKind, RequestRejected
 from phasewise.core.request import Endpoint
 from phasewise.gateway.api.body_checks import (
+    MEDIUM_AS_TEXT_BYTES,
+    bad_request,
     check_depth,
     check_json_bounds,
     check_transfer,
     may_name_transfer,
 )
-from phasewise.gateway.api.conversations import MEDIUM_AS_TEXT_BYTES
 from phasewise.gateway.api.fields import (
     ENGINE_CONTROLS,
     MODEL_NAME_LIMIT,
@@ -60,9 +61,9 @@ def form_boundary(content_type: bytes | None) -> bytes | None:
     kind, *parameters = (content_type or b"").split(b";")
     if kind.strip().lower() != b"multipart/form-data":
         return None
-    found = [match for it in parameters if (match := _BOUNDARY.fullmatch(it.strip()))]
+    found = [match for parameter in parameters if (match := _BOUNDARY.fullmatch(parameter.strip()))]
     if len(found) != 1:
-        raise _bad("the form's content-type names no boundary, or several")
+        raise bad_request("the form's content-type names no boundary, or several")
     return found[0][1] or found[0][2]
 
 
@@ -72,7 +73,7 @@ def parse_form(body: bytes, boundary: bytes, *, lends_rights: bool) -> Parsed:
     file_bytes = 0
     for name, held, is_file in _parts(body, b"--" + boundary):
         if name in fields and name == "model":
-            raise _bad("the form names two models", name)
+            raise bad_request("the form names two models", name)
         fields[name] = "" if is_file else held.decode(errors="replace")
         file_bytes += len(held) if is_file else 0
         given = {name: _read(fields[name])}
@@ -85,7 +86,7 @@ def parse_form(body: bytes, boundary: bytes, *, lends_rights: bool) -> Parsed:
 def _parsed(fields: dict[str, Any], body: bytes, media_bytes: int, *, takes_salt: bool) -> Parsed:
     model = fields.get("model")
     if model is not None and not (isinstance(model, str) and len(model) <= MODEL_NAME_LIMIT):
-        raise _bad("model must be the name of a model", "model")
+        raise bad_request("model must be the name of a model", "model")
     return Parsed(
         model=model or "",
         stream=fields.get("stream") is True,
@@ -107,7 +108,7 @@ def _check(fields: dict[str, Any], *, lends_rights: bool) -> int:
         for name, value in held.items() if isinstance(held, dict) else ((outer, item) for item in held):
             is_control = name in closed or name == "uuid" or name.endswith("_embeds")
             if (lends_rights and is_control) or _is_closed_address(name, value, lends_rights):
-                raise _bad(f"{name[:64]} is closed on this path", name[:64], "leave it out")
+                raise bad_request(f"{name[:64]} is closed on this path", name[:64], "leave it out")
             if isinstance(value, dict | list):
                 waiting.append((name, value))
             elif isinstance(value, str) and (name == "data" or value[:5].lower() == "data:"):
@@ -150,7 +151,7 @@ def _parts(body: bytes, delimiter: bytes) -> Iterator[tuple[str, bytes, bool]]:
             break
         name, is_file = _head(body[begin + 2 : head_end])
         yield name, body[head_end + 4 : end - 2], is_file
-    raise _bad("the body is not a form", hint="send multipart/form-data as OpenAI's clients do")
+    raise bad_request("the body is not a form", hint="send multipart/form-data as OpenAI's clients do")
 
 
 def _head(head: bytes) -> tuple[str, bool]:
@@ -158,7 +159,7 @@ def _head(head: bytes) -> tuple[str, bool]:
     named = [value.strip() for key, _, value in lines if key.lower() == b"content-disposition"]
     found = _DISPOSITION.fullmatch(named[0]) if len(named) == 1 else None
     if found is None:
-        raise _bad("a part of the form has no plain name")
+        raise bad_request("a part of the form has no plain name")
     name: bytes = found[1] if found[1] is not None else found[2]
     return name.decode(errors="replace"), found[3] is not None
 
@@ -173,7 +174,7 @@ def only_model(cluster: ClusterView, scope: Scope) -> str:
         return states[0].worker.model
     if scope["method"] == "POST":
         message = f"the request names no model, and there are {len(states)} engines"
-        raise _bad(message, "model", "name one in `model`; GET /v1/models lists them")
+        raise bad_request(message, "model", "name one in `model`; GET /v1/models lists them")
     message = f"GET {scope['path']} is the answer of one engine, and there are {len(states)}"
     raise RequestRejected(RejectionKind.NOT_FOUND, message, hint="ask an engine itself")
 
@@ -183,7 +184,3 @@ def target(scope: Scope) -> tuple[str, str]:
     method = "GET" if scope["method"] == "HEAD" else scope["method"]
     query: bytes = scope["query_string"]
     return method, f"{scope['path']}?{query.decode('ascii')}" if query else scope["path"]
-
-
-def _bad(message: str, param: str | None = None, hint: str | None = None) -> RequestRejected:
-    return RequestRejected(RejectionKind.BAD_REQUEST, message, param=param, hint=hint)

@@ -186,7 +186,7 @@ def openapi_document(addresses: Iterable[tuple[str, str]]) -> Json:
         },
         "paths": paths,
         "components": {
-            "schemas": {"Error": _ERROR, **{_schema_name(it): _body_schema(it) for it in WITH_KNOWN_FIELDS}},
+            "schemas": {"Error": _ERROR, **{_schema_name(on): _body_schema(on) for on in WITH_KNOWN_FIELDS}},
             "responses": {f"Error{status}": _error_response(status) for status in sorted(_codes_by_status())},
             "securitySchemes": {
                 "client": {"type": "http", "scheme": "bearer", "description": "A client's key."},

@@ -18,10 +18,9 @@ from phasewise.core.trace_context import TraceContext, trace_of
 from phasewise.fleet.config import GatewayConfig
 from phasewise.gateway.answer_cache.headers import USUAL, CacheWishes, cache_wishes, with_all_lines
 from phasewise.gateway.api.auth import Authenticator, Caller, salted
-from phasewise.gateway.api.body_reader import BodyReader, Read
+from phasewise.gateway.api.body_reader import Bodies, BodyReader, Read
 from phasewise.gateway.api.fields import Parsed, no_model, request_id_from, shown_names
 from phasewise.gateway.api.forwarded import form_boundary, only_model, parse_form, target
-from phasewise.gateway.api.large_bodies import Bodies
 from phasewise.gateway.api.prompt_prefix import Marking, PrefixHashing
 from phasewise.gateway.api.reservations import Reservations
 from phasewise.gateway.http_errors import send_error, send_rejection

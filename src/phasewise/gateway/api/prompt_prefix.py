@@ -24,10 +24,10 @@ from phasewise.core.request import Endpoint
 from phasewise.core.request_fields import FIELDS, FIELDS_ON, PROMPT_FIELD, fields_where
 from phasewise.gateway.api.fields import Parsed, prompt_bytes, prompt_text
 
-ROOT_FIELDS = {on: fields_where(lambda it: it.prefix == "root", on) for on in Endpoint}
-OPENING_FIELDS = {on: fields_where(lambda it: it.prefix == "opening", on) for on in Endpoint}
+ROOT_FIELDS = {on: fields_where(lambda row: row.prefix == "root", on) for on in Endpoint}
+OPENING_FIELDS = {on: fields_where(lambda row: row.prefix == "opening", on) for on in Endpoint}
 """Parts of the prompt before the messages, in about the order in which templates write them."""
-REREAD_FIELDS = frozenset(fields_where(lambda it: it.prefix == "reread"))
+REREAD_FIELDS = frozenset(fields_where(lambda row: row.prefix == "reread"))
 
 _COMPLETIONS = Endpoint.COMPLETIONS
 
@@ -59,7 +59,7 @@ class PrefixHashing:
         if not self._names_conversations or not hashes:
             return 0
         messages = [] if endpoint is _COMPLETIONS else _listed(fields.get(PROMPT_FIELD[endpoint]))
-        users = (number for number, it in enumerate(messages, 1) if _is_users(it))
+        users = (number for number, message in enumerate(messages, 1) if _is_users(message))
         opening = messages[: next(users, 0)]
         if not opening:
             return hashes[0]

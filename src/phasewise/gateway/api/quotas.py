@@ -75,7 +75,7 @@ class QuotaStore(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Open:
+class _SharedLease:
     """A request that the store has counted."""
 
     lease: Lease
@@ -87,7 +87,7 @@ class _Asked:
     """A request that waits to be counted; the answer is None if the store failed."""
 
     take: Take
-    opens: _Open
+    opens: _SharedLease
     answer: asyncio.Future[Lease | OverLimit | None]
 
 
@@ -109,7 +109,7 @@ class SharedQuotas:
         self._deadline_s = deadline_s
         self._rejects = when_down == "reject"
         self._degraded = True
-        self._open: dict[str, _Open] = {}
+        self._open: dict[str, _SharedLease] = {}
         self._asked: deque[_Asked] = deque()
         # Bounded, because the store may stay down: a slot that is not released is free when its lease ends.
         self._settlements: deque[Settle] = deque(maxlen=MAX_KEPT_SETTLEMENTS)
@@ -184,7 +184,7 @@ class SharedQuotas:
             cost_us(tokens, limits.tokens_per_minute),
             limits.max_concurrent or 0,
         )
-        asked = _Asked(take, _Open(lease, limits), asyncio.get_running_loop().create_future())
+        asked = _Asked(take, _SharedLease(lease, limits), asyncio.get_running_loop().create_future())
         self._asked.append(asked)
         self._wake.set()
         return asked
@@ -323,17 +323,13 @@ class GatewayQuotas(Quotas, Protocol):
         """The gateway has served its last request."""
 
 
-def build_quotas(config: GatewayConfig, alone: ProcessQuotas | None = None) -> GatewayQuotas:
-    """The quotas of a configuration, `alone` without Redis. They make no connection before they start."""
-    alone = ProcessQuotas() if alone is None else alone
+def build_quotas(config: GatewayConfig) -> GatewayQuotas:
+    """The quotas of a configuration. They make no connection before they start."""
+    alone = ProcessQuotas()
     if config.redis is not None:
         store = RedisQuotas(config.redis.url, config.redis.key_prefix, LEASE_S)
         return SharedQuotas(store, alone, config.redis.deadline_s, config.redis.when_down)
-    if any(
-        limit is not None
-        for key in config.api_keys
-        for limit in (key.requests_per_minute, key.tokens_per_minute, key.max_concurrent)
-    ):
+    if any(key.has_limits for key in config.api_keys):
         logger.info(
             "keys' limits are counted by this gateway alone. hint: with several gateways set gateway.redis"
         )

@@ -2,48 +2,37 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qs
 
 import orjson
 
 from phasewise.core.errors import ConfigError, RejectionKind, RequestRejected
-from phasewise.core.latency import TtftBreakdown, fitted, ttft_breakdown
 from phasewise.core.request import Endpoint
-from phasewise.core.timeline_record import from_record
 from phasewise.engines.known import INFERENCE_PATHS
 from phasewise.gateway.api import cache_routes
 from phasewise.gateway.api.auth import Authenticator
 from phasewise.gateway.api.cache_routes import CacheAdmin
-from phasewise.gateway.api.model_cards import ModelCards
 from phasewise.gateway.api.openapi import openapi_document
 from phasewise.gateway.api.pipeline import Pipeline
-from phasewise.gateway.api.worker_routes import WorkerRoutes
+from phasewise.gateway.api.request_routes import LONGEST_ID, NDJSON, RequestRoutes, number_in, query_of
+from phasewise.gateway.api.worker_routes import ModelCards, WorkerRoutes
 from phasewise.gateway.http_errors import JSON, send_rejection
 from phasewise.gateway.live.routes import LiveRoutes
 from phasewise.gateway.overload import OverloadWatch
-from phasewise.gateway.processes.metrics import AllMetrics
-from phasewise.gateway.processes.records import AllRecords, Found
+from phasewise.gateway.processes.learned import PATH as LEARNED_PATH
+from phasewise.gateway.processes.peers import Peers
+from phasewise.gateway.processes.totals import CounterTotals
 from phasewise.gateway.records.metrics import CONTENT_TYPE, PrometheusMetrics
-from phasewise.gateway.records.timeline_store import MEASURES, TimelineStore
+from phasewise.gateway.records.timeline_store import TimelineStore
 from phasewise.gateway.records.worker_log import WorkerLog
 from phasewise.gateway.server.client import Client, ClientWatch, Headers, Scope, header
 from phasewise.gateway.upstream.call import OpenRequests
 from phasewise.scheduling.ledger import IDLE, LoadLedger
 from phasewise.scheduling.world import ClusterView, Health
 
-NDJSON: Headers = ((b"content-type", b"application/x-ndjson"),)
-DEFAULT_LIMIT = 100
-MOST_LINES = 2_000
-"""A longer page would block the event loop, and every stream with it, for milliseconds."""
-LONGEST_ID = 100
-"""Characters of an id that an error repeats; ids have fewer."""
-PIECE_BYTES = 64 * 1024
-DEFAULT_OPEN_LIMIT = 1_000
+BYTES: Headers = ((b"content-type", b"application/octet-stream"),)
 
 _MODELS = "/v1/models/"
 _METHODS_OF_ADDED = frozenset({"GET", "POST"})
@@ -61,9 +50,10 @@ class Gateway:
     ledger: LoadLedger
     timelines: TimelineStore
     open_requests: OpenRequests
-    records: AllRecords
+    requests: RequestRoutes
     metrics: PrometheusMetrics
-    all_metrics: AllMetrics
+    totals: CounterTotals
+    peers: Peers
     clients: ClientWatch
     overload: OverloadWatch
     worker_log: WorkerLog
@@ -78,9 +68,11 @@ class Router:
     of models may hold several.
     """
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, learned: Callable[[], bytes] = bytes) -> None:
         self._gateway = gateway
+        self._learned = learned
         self.reload: Callable[[], Awaitable[str]] = _nothing_to_read
+        self.reload_in_force: Callable[[], Awaitable[str]] = _nothing_to_read
         self._table: dict[tuple[str, str], Handler] = {
             ("POST", "/v1/chat/completions"): self._chat,
             ("POST", "/v1/completions"): self._completions,
@@ -94,7 +86,7 @@ class Router:
             ("GET", "/metrics"): self._metrics,
             ("GET", "/openapi.json"): self._openapi,
             ("GET", "/phasewise/v1/requests"): self._requests,
-            ("GET", "/phasewise/v1/requests/open"): self._open,
+            ("GET", "/phasewise/v1/requests/open"): self._open_requests,
             ("GET", "/phasewise/v1/requests/{id}"): self._request,
             ("GET", "/phasewise/"): self._page,
             ("GET", "/phasewise/v1/live"): self._live,
@@ -123,6 +115,8 @@ class Router:
         # Load balancers send HEAD /health; the server omits the body.
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         handler = self._table.get((method, scope["path"]))
+        if scope["is_local"] and scope["path"] == LEARNED_PATH:
+            handler = self._send_learned
         try:
             if handler is None:
                 # Engines redirect to the path without the slash, which not every client follows.
@@ -234,65 +228,28 @@ class Router:
         await client.respond(503, JSON, orjson.dumps(answer))
 
     async def _metrics(self, scope: Scope, client: Client) -> None:
-        self._gateway.authenticator.check_metrics(header(scope, b"authorization"))
-        await client.respond(200, [(b"content-type", CONTENT_TYPE)], await self._gateway.all_metrics.text())
+        totals = self._gateway.totals
+        if not scope["is_local"]:
+            self._gateway.authenticator.check_metrics(header(scope, b"authorization"))
+        text = await (totals.own() if scope["is_local"] else totals.text())
+        await client.respond(200, [(b"content-type", CONTENT_TYPE)], text)
 
     async def _openapi(self, scope: Scope, client: Client) -> None:
         await client.respond(200, JSON, self._document)
 
     # --- admin --------------------------------------------------------------------------------------------
 
-    async def _requests(self, scope: Scope, client: Client) -> None:
+    def _requests(self, scope: Scope, client: Client) -> Awaitable[None]:
         self._check_admin(scope)
-        query = _query(scope)
-        if "slowest" in query:
-            await self._slowest(query, client)
-            return
-        if "id" in query:
-            page = await self._gateway.records.matching(query["id"][-1], _limit(query, DEFAULT_LIMIT))
-        else:
-            page = await _page_asked(self._gateway.records, query)
-        headers = [(b"x-phasewise-next", page.cursor.encode())]
-        if page.more:
-            headers.append((b"x-phasewise-more", b"1"))
-        if page.dropped:
-            headers.append((b"x-phasewise-dropped", b"%d" % page.dropped))
-        await _send_lines(client, page.lines, headers)
+        return self._gateway.requests.listed(scope, client)
 
-    async def _slowest(self, query: dict[str, list[str]], client: Client) -> None:
-        measure = query["slowest"][-1]
-        if measure not in MEASURES:
-            accepted = ", ".join(MEASURES)
-            raise RequestRejected(
-                RejectionKind.BAD_REQUEST,
-                "slowest is no known time",
-                param="slowest",
-                hint=f"accepted: {accepted}",
-            )
-        limit = _limit(query, DEFAULT_LIMIT)
-        found = await self._gateway.records.slowest(measure, limit, _tenant(query))
-        await _send_lines(client, found.lines, [(b"x-phasewise-looked-at", b"%d" % found.of)])
-
-    async def _open(self, scope: Scope, client: Client) -> None:
+    def _open_requests(self, scope: Scope, client: Client) -> Awaitable[None]:
         self._check_admin(scope)
-        limit = _limit(_query(scope), DEFAULT_OPEN_LIMIT)
-        found = await self._gateway.records.open(limit)
-        await _send_lines(client, found.lines, [(b"x-phasewise-open", b"%d" % found.of)])
+        return self._gateway.requests.open(scope, client)
 
-    async def _request(self, scope: Scope, client: Client) -> None:
+    def _request(self, scope: Scope, client: Client) -> Awaitable[None]:
         self._check_admin(scope)
-        records, asked = self._gateway.records, scope["path"].rpartition("/")[2]
-        line = await records.request(asked)
-        if line is None:
-            raise RequestRejected(
-                RejectionKind.NOT_FOUND,
-                f"the gateway has no record of request {asked[:LONGEST_ID]}",
-                hint=f"it keeps the last {records.capacity:,} requests that have ended "
-                "(gateway.keep_timelines), and none of a process that has ended",
-            )
-        record = orjson.loads(line)
-        breakdown = ttft_breakdown(from_record(record))
-        await _send_json(client, {**record, "ttft": None if breakdown is None else _breakdown_ms(breakdown)})
+        return self._gateway.requests.one(scope, client)
 
     async def _page(self, scope: Scope, client: Client) -> None:
         self._gateway.authenticator.require_admin_key()
@@ -300,14 +257,18 @@ class Router:
 
     async def _live(self, scope: Scope, client: Client) -> None:
         self._check_admin(scope)
+        if scope["is_local"]:
+            after = query_of(scope).get("after", [""])[-1]
+            await client.respond(200, NDJSON, await self._gateway.live.view.report(after))
+            return
         streamed = b"text/event-stream" in (header(scope, b"accept") or b"")
-        slo = _query(scope).get("slo", [None])[-1]
+        slo = query_of(scope).get("slo", [None])[-1]
         await self._gateway.live.live(client, slo, streamed=streamed)
 
     async def _verdict(self, scope: Scope, client: Client) -> None:
         self._check_admin(scope)
-        query = _query(scope)
-        since_s, until_s = (_number(query, name, 0.0) for name in ("since_unix_s", "until_unix_s"))
+        query = query_of(scope)
+        since_s, until_s = (number_in(query, name, 0.0) for name in ("since_unix_s", "until_unix_s"))
         await self._gateway.live.verdict(client, since_s, until_s)
 
     async def _request_page(self, scope: Scope, client: Client) -> None:
@@ -339,7 +300,13 @@ class Router:
     async def _purge_cache(self, scope: Scope, client: Client) -> None:
         self._check_admin(scope)
         cache = cache_routes.existing(self._gateway.cache)
-        await _send_json(client, await cache_routes.purge(cache, await _body(client)))
+        body = await _body(client)
+        purged = await cache_routes.purge(cache, body)
+        if not scope["is_local"]:
+            within_s = cache_routes.DEADLINE_S
+            replies = await self._gateway.peers.ask_all("POST", scope["path"], body, within_s)
+            purged["purged"] += sum(orjson.loads(reply.body)["purged"] for reply in replies.values())
+        await _send_json(client, purged)
 
     async def _explain_cache(self, scope: Scope, client: Client) -> None:
         self._check_admin(scope)
@@ -349,7 +316,8 @@ class Router:
     async def _reload(self, scope: Scope, client: Client) -> None:
         self._check_admin(scope)
         try:
-            await _send_json(client, {"changed": await self.reload()})
+            reload = self.reload_in_force if scope["is_local"] else self.reload
+            await _send_json(client, {"changed": await reload()})
         except ConfigError as error:
             message = f"nothing was changed: {error.message}"
             raise RequestRejected(RejectionKind.BAD_CONFIG, message, hint=error.hint) from None
@@ -357,8 +325,12 @@ class Router:
     def _check_client(self, scope: Scope) -> None:
         self._gateway.authenticator.caller(header(scope, b"authorization"), header(scope, b"x-api-key"))
 
+    async def _send_learned(self, scope: Scope, client: Client) -> None:
+        await client.respond(200, BYTES, self._learned())
+
     def _check_admin(self, scope: Scope) -> None:
-        self._gateway.authenticator.check_admin(header(scope, b"authorization"))
+        if not scope["is_local"]:
+            self._gateway.authenticator.check_admin(header(scope, b"authorization"))
 
 
 async def _nothing_to_read() -> str:
@@ -371,76 +343,3 @@ async def _body(client: Client) -> bytes:
 
 async def _send_json(client: Client, answer: dict[str, Any]) -> None:
     await client.respond(200, JSON, orjson.dumps(answer))
-
-
-async def _send_lines(client: Client, lines: list[bytes], headers: Headers) -> None:
-    length = (b"content-length", b"%d" % sum(len(line) + 1 for line in lines))
-    await client.start(200, [*NDJSON, length, (b"x-phasewise-now", b"%.6f" % time.time()), *headers])
-    for piece in _pieces(lines):
-        await client.send_part(piece)
-        # A fast reader never makes us wait, but other streams must run too.
-        await asyncio.sleep(0)
-    await client.finish()
-
-
-def _breakdown_ms(measured: TtftBreakdown) -> dict[str, Any]:
-    breakdown = fitted(measured)
-    return {
-        "total_ms": round(breakdown.ttft_s * 1e3, 3),
-        "parts": [
-            {"part": entry.part, "source": entry.source, "ms": round(entry.seconds * 1e3, 3)}
-            for entry in breakdown.parts
-        ],
-        "unexplained_ms": round(breakdown.unexplained_s * 1e3, 3),
-    }
-
-
-async def _page_asked(records: AllRecords, query: dict[str, list[str]]) -> Found:
-    limit = _limit(query, DEFAULT_LIMIT)
-    tenant = _tenant(query)
-    if "after" not in query and "since_unix_s" not in query:
-        return await records.newest(limit, tenant)
-    if tenant is not None:
-        raise RequestRejected(
-            RejectionKind.BAD_REQUEST,
-            "tenant cannot be combined with after or since_unix_s",
-            param="tenant",
-            hint="leave one of them out",
-        )
-    cursor = query.get("after", [""])[-1]
-    return await records.after(cursor, limit, _number(query, "since_unix_s", 0.0))
-
-
-def _pieces(lines: list[bytes]) -> Iterator[bytes]:
-    piece: list[bytes] = []
-    size = 0
-    for line in lines:
-        piece += (line, b"\n")
-        size += len(line) + 1
-        if size >= PIECE_BYTES:
-            yield b"".join(piece)
-            piece, size = [], 0
-    if piece:
-        yield b"".join(piece)
-
-
-def _query(scope: Scope) -> dict[str, list[str]]:
-    return parse_qs(scope["query_string"].decode("latin-1"))
-
-
-def _tenant(query: dict[str, list[str]]) -> str | None:
-    return query["tenant"][-1] if "tenant" in query else None
-
-
-def _limit(query: dict[str, list[str]], default: int) -> int:
-    return min(int(_number(query, "limit", default)), MOST_LINES)
-
-
-def _number(query: dict[str, list[str]], name: str, default: float) -> float:
-    try:
-        value = float(query.get(name, [default])[-1])
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < 1e12:
-        raise RequestRejected(RejectionKind.BAD_REQUEST, f"{name} is not a number of 0 or more", param=name)
-    return value

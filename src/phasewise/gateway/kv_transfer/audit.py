@@ -12,14 +12,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from phasewise.clients.engine_metrics import fetch_kv_counters
-from phasewise.clients.http_client import HttpClient
+from phasewise.clients.engine_metrics import fetch_page
+from phasewise.clients.http_client import HttpClient, Timeouts
 from phasewise.core.engine_metrics import KvCounters
 from phasewise.core.errors import UpstreamError
 from phasewise.core.kv_transfer import KvTransferState, pair_ref
 from phasewise.core.timeline import AttemptKind, Outcome, Timeline
 from phasewise.core.worker import Role, Worker, WorkerRef
+from phasewise.fleet.config import KvTransferConfig
 from phasewise.gateway.guard import ErrorGuard
+from phasewise.gateway.upstream.engines import Connect
 from phasewise.scheduling import World
 from phasewise.scheduling.breakers import LONGEST_PAIR_OPEN_S
 from phasewise.scheduling.kv_proofs import TOLERATED_SHARE, KvBalance, KvTransferProofs
@@ -56,7 +58,7 @@ class KvTransferAudit:
         self._look_every_s = look_every_s
         self._clock = clock
         self._balance = balance
-        self._decodes = frozenset(it.name for it in self._workers(Role.DECODE))
+        self._decodes = frozenset(worker.name for worker in self._workers(Role.DECODE))
         # Tokens per prefill worker whose KV transfers to a decode worker ended since its last reading, and
         # before.
         self._unjudged: dict[str, Counter[WorkerRef]] = {}
@@ -91,7 +93,7 @@ class KvTransferAudit:
 
     async def start(self) -> None:
         """Read the engines' counters before the first KV transfer."""
-        begun = [self._begin(it) for it in (*self._up(Role.DECODE), *self._up(Role.PREFILL))]
+        begun = [self._begin(worker) for worker in (*self._up(Role.DECODE), *self._up(Role.PREFILL))]
         await asyncio.gather(*begun)
 
     async def run(self) -> None:
@@ -126,7 +128,7 @@ class KvTransferAudit:
     async def _look(self) -> None:
         decodes, now_s = self._up(Role.DECODE), self._clock()
         if now_s < self._look_anyway_s:
-            decodes = [it for it in decodes if self._balance.is_due(it.ref)]
+            decodes = [worker for worker in decodes if self._balance.is_due(worker.ref)]
         else:
             self._look_anyway_s = now_s + LOOK_ANYWAY_EVERY_S
         if not decodes:
@@ -137,7 +139,7 @@ class KvTransferAudit:
 
     async def _look_at_decode(self, worker: Worker) -> None:
         with suppress(UpstreamError):
-            self._hold_against(worker, await fetch_kv_counters(self._clients[worker.name]))
+            self._hold_against(worker, (await fetch_page(self._clients[worker.name])).kv)
 
     def _hold_against(self, worker: Worker, seen: KvCounters) -> None:
         self._moved_bytes[worker.name] = round(seen.moved_bytes or 0)
@@ -172,7 +174,7 @@ class KvTransferAudit:
             "%s computed %d prompt tokens again that %s had computed for it: their KV did not come. hint: %s",
             worker.name,
             tokens,
-            " or ".join(sorted(it.name for it in judged)),
+            " or ".join(sorted(prefill.name for prefill in judged)),
             CHECK_HINT,
         )
 
@@ -189,7 +191,7 @@ class KvTransferAudit:
 
     async def _look_at_prefill(self, worker: Worker) -> None:
         with suppress(UpstreamError):
-            late = (await fetch_kv_counters(self._clients[worker.name])).read_after_release or 0.0
+            late = (await fetch_page(self._clients[worker.name])).kv.read_after_release or 0.0
             # Counts before the first reading of an engine are of unknown age.
             ref, before = self._late_reads.get(worker.name, (None, 0.0))
             self._late_reads[worker.name] = (worker.ref, late)
@@ -207,8 +209,53 @@ class KvTransferAudit:
             self._open_circuit(prefill.ref, decode.ref, LONGEST_PAIR_OPEN_S)
 
     def _workers(self, role: Role) -> Sequence[Worker]:
-        return [it.worker for it in self._world.cluster.snapshot() if it.worker.role is role]
+        return [state.worker for state in self._world.cluster.snapshot() if state.worker.role is role]
 
     def _up(self, role: Role) -> Sequence[Worker]:
         states = self._world.cluster.snapshot()
-        return [it.worker for it in states if it.worker.role is role and it.health is Health.UP]
+        return [state.worker for state in states if state.worker.role is role and state.health is Health.UP]
+
+
+class KvTransferWatch:
+    """A TimelineSink that runs the audit. It does nothing in a fleet without prefill and decode workers."""
+
+    def __init__(self, world: World, connect: Connect, config: KvTransferConfig) -> None:
+        self._world = world
+        self._connect = connect
+        self._config = config
+        self._clients: dict[str, HttpClient] = {}
+        self._proofs, self._balance = KvTransferProofs(), KvBalance()
+        self._audit: KvTransferAudit | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def record(self, timeline: Timeline) -> None:
+        """Note a request that has ended."""
+        if self._audit is not None:
+            self._audit.record(timeline)
+
+    def states(self) -> Sequence[KvTransferState]:
+        """The state of KV transfers to every decode worker."""
+        return () if self._audit is None else tuple(self._audit.states())
+
+    async def start(self) -> None:
+        """Read the counters, then watch in the background. The workers' health is known by now."""
+        workers = [state.worker for state in self._world.cluster.snapshot()]
+        if not {Role.PREFILL, Role.DECODE} <= {worker.role for worker in workers}:
+            return
+        timeout_s = self._config.timeout_s
+        bounds = Timeouts(connect_s=2.0, head_s=timeout_s, idle_s=timeout_s)
+        self._clients = {
+            worker.name: self._connect(worker, bounds) for worker in workers if worker.role is not Role.MIXED
+        }
+        self._audit = KvTransferAudit(self._world, self._clients, self._proofs, self._balance)
+        await self._audit.start()
+        self._task = asyncio.create_task(self._audit.run())
+
+    async def stop(self) -> None:
+        """Stop watching."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._task = self._audit = None
+        for client in self._clients.values():
+            client.close()

@@ -13,14 +13,14 @@ from phasewise.core.request_fields import fields_where
 
 KV_PARAMS = "kv_transfer_params"
 
-DEFINES_PROMPT = frozenset(fields_where(lambda it: it.prefill == "prompt"))
+DEFINES_PROMPT = frozenset(fields_where(lambda row: row.prefill == "prompt"))
 """The fields that the prefill worker gets: all that determine the prompt's tokens."""
-KEEPS_WHOLE = frozenset(fields_where(lambda it: it.prefill == "whole"))
+KEEPS_WHOLE = frozenset(fields_where(lambda row: row.prefill == "whole"))
 """The fields that prevent disaggregation: they ask for output about the prompt itself, or change it."""
 
 _KV_FIELD = b'"%b":' % KV_PARAMS.encode()
 # Looking up a member of an enum is slow.
-_CHAT, _COMPLETIONS = Endpoint.CHAT, frozenset(it for it in Endpoint if it.is_completion)
+_CHAT, _COMPLETIONS = Endpoint.CHAT, frozenset(on for on in Endpoint if on.is_completion)
 _TEXT = "text"
 _TEXT_FIELDS = frozenset({"type", _TEXT})
 

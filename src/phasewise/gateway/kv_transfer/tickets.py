@@ -47,7 +47,7 @@ class KvTransfers:
                 f"{source.name} computed a prompt and kept no KV of it to be fetched",
                 hint="start its engine with a KV connector: `phasewise check` says what is missing",
             )
-        prompt_tokens = answer.report.prompt_tokens
+        prompt_tokens = answer.account.prompt_tokens
         if prompt_tokens is None:
             prompt_tokens = request.estimated_prompt_tokens
         return KvTicket(source, params, prompt_tokens, good_until_s)

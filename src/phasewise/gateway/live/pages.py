@@ -48,7 +48,7 @@ class GatewayPages:
             "slo": (slo.ttft_s, slo.tpot_s),
             "engines": self._engines(),
         }
-        return await self._ask(order, ended.lines + under_way.lines)
+        return await self._ask(order, ended.texts + under_way.texts)
 
     async def request(self, request_id: str) -> bytes | None:
         """One request's drawing as JSON with the page in `html`; None if it is unknown."""
@@ -60,14 +60,14 @@ class GatewayPages:
     def _engines(self) -> list[dict[str, Any]]:
         return [
             {
-                "name": it.worker.name,
-                "url": it.worker.url,
-                "steps_url": it.worker.steps_url,
-                "model": it.worker.model,
-                "out_of_service": "" if it.health is Health.UP else it.note or it.health.value,
-                "loads": self._view.readings(it.worker.name).kept,
+                "name": state.worker.name,
+                "url": state.worker.url,
+                "steps_url": state.worker.steps_url,
+                "model": state.worker.model,
+                "out_of_service": "" if state.health is Health.UP else state.note or state.health.value,
+                "loads": self._view.readings(state.worker.name).kept,
             }
-            for it in self._world.cluster.snapshot()
+            for state in self._world.cluster.snapshot()
         ]
 
     async def _ask(self, order: dict[str, Any], lines: Sequence[bytes]) -> bytes:

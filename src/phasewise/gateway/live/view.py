@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -30,14 +30,13 @@ from phasewise.diagnosis.live.window import (
     held_by,
     pace,
 )
-from phasewise.engines.known import engine_of
+from phasewise.engines.known import read_page
 from phasewise.gateway.guard import ErrorGuard
-from phasewise.gateway.processes.siblings import Question, Siblings
+from phasewise.gateway.processes.peers import Peers
 from phasewise.gateway.records.timeline_store import DECODED_AT_ONCE, TimelineStore
 from phasewise.gateway.upstream.call import Call, OpenRequests
 from phasewise.gateway.upstream.engines import Connect
 from phasewise.scheduling import World
-from phasewise.scheduling.ledger import IDLE
 from phasewise.scheduling.world import Health, WorkerState
 
 EVERY_S = 1.0
@@ -50,6 +49,7 @@ OPEN_AT_ONCE, ADDED_AT_ONCE = 200, 20
 """Open requests that are looked at, and ended ones that are added, per turn of the event loop: less than half
 a millisecond."""
 MOST_OPEN = 5_000
+LIVE_PATH = "/phasewise/v1/live"
 DEFAULT_CLASS = "default"
 
 
@@ -63,12 +63,10 @@ class LiveView:
         open_requests: OpenRequests,
         connect: Connect,
         slos: Mapping[str, Slo],
-        siblings: Siblings | None = None,
+        peers: Peers,
     ) -> None:
-        self._siblings = siblings
+        self._peers = peers
         self._others_after: dict[int, int] = {}
-        if siblings is not None:
-            siblings.answers["live"] = self._report
         self._world = world
         self._timelines = timelines
         self._open_requests = open_requests
@@ -152,7 +150,7 @@ class LiveView:
     # --- once a second ------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        first = [self._begin(self._read(it)) for it in self._up()[:READ_PER_S]]
+        first = [self._begin(self._read(worker)) for worker in self._up()[:READ_PER_S]]
         with self._guard:
             await self._catch_up()
         if first:
@@ -169,14 +167,14 @@ class LiveView:
         self._others_after.clear()
         own = self._timelines.newest(MOST_CAUGHT_UP).lines
         since_s, ended = time.time() - HISTORY_S, list[tuple[float, Timeline]]()
-        for lines in (own, *(it.lines for it in await self._ask_others())):
-            some = [(_end_s(it), it) async for it in self._decoded(lines)]
+        for lines in (own, *(other.lines for other in await self._ask_others())):
+            some = [(_end_s(timeline), timeline) async for timeline in self._decoded(lines)]
             if len(lines) >= MOST_CAUGHT_UP:  # there were more, which are not kept or not sent
                 since_s = max(since_s, some[0][0])
             ended += some
         self._window.begin(since_s)
         with self._metered():
-            for end_s, timeline in sorted(ended, key=lambda it: it[0]):
+            for end_s, timeline in sorted(ended, key=lambda pair: pair[0]):
                 if end_s >= since_s:
                     self._window.add(timeline)
 
@@ -205,14 +203,17 @@ class LiveView:
                 self._window.add(timeline)
         with self._metered():
             open_by_tenant = dict.fromkeys(waiting, 0)
-            for it in seen:
-                open_by_tenant[it.tenant] = open_by_tenant.get(it.tenant, 0) + 1
+            for request in seen:
+                open_by_tenant[request.tenant] = open_by_tenant.get(request.tenant, 0) + 1
+            on_engine = Counter(request.engine for request in seen)
             around = LiveSnapshot(
                 time.time(),
                 "gateway",
                 open_requests=max(len(self._open_requests), len(seen)),
                 waiting=sum(waiting.values()),
-                engines=tuple(map(self._engine, world.cluster.snapshot())),
+                engines=tuple(
+                    self._engine(state, on_engine[state.worker.name]) for state in world.cluster.snapshot()
+                ),
                 tenants=tuple(
                     LiveTenant(name, count, waiting.get(name, 0)) for name, count in open_by_tenant.items()
                 ),
@@ -226,24 +227,25 @@ class LiveView:
 
     async def _ask_others(self) -> list[_Other]:
         """What they have under way, and what has ended there since they were asked before."""
-        if self._siblings is None:
-            return []
-        others = []
-        asked = {str(column): after for column, after in self._others_after.items()}
-        for column, answer in (await self._siblings.ask_all("live", after=asked)).items():
-            head, *lines = answer.split(b"\n")
+        known, others = self._others_after, []
+        replies = await self._peers.ask_all(
+            "GET", lambda process: f"{LIVE_PATH}?after={known.get(process, '')}"
+        )
+        # Of a process that did not answer in time, nothing is skipped.
+        self._others_after = {process: known[process] for process in self._peers.others if process in known}
+        for process, reply in replies.items():
+            head, *lines = reply.body.split(b"\n")
             said = orjson.loads(head)
-            self._others_after[column] = said["next"]
-            others.append(_Other([OpenRequest(**it) for it in said["open"]], said["waiting"], lines))
+            self._others_after[process] = said["next"]
+            others.append(_Other([OpenRequest(**fields) for fields in said["open"]], said["waiting"], lines))
         return others
 
-    async def _report(self, asked: Question) -> bytes:
-        """What this process has under way, and the requests that have ended since it was last asked: if it
-        never was, the last ones.
+    async def report(self, after: str) -> bytes:
+        """What this process has under way, and the requests that have ended since a number, or the last
+        ones.
         """
-        store, own = self._timelines, self._siblings.column if self._siblings else 0
-        after = asked["after"].get(str(own))
-        page = store.newest(MOST_CAUGHT_UP) if after is None else store.page(MOST_CAUGHT_UP, after)
+        store = self._timelines
+        page = store.page(MOST_CAUGHT_UP, int(after)) if after else store.newest(MOST_CAUGHT_UP)
         under_way = await self._look_at_open()
         waiting = dict(self._world.queue.waiting_by_tenant)
         head = orjson.dumps({"next": page.next_after, "open": under_way, "waiting": waiting})
@@ -256,21 +258,23 @@ class LiveView:
             with self._metered():
                 now_s = time.monotonic()
                 some = calls[first : first + OPEN_AT_ONCE]
-                found += [_open(it, now_s) for it in some if it.timeline.request.endpoint.generates]
+                found += [_open(call, now_s) for call in some if call.timeline.request.endpoint.generates]
             await asyncio.sleep(0)
         return found
 
-    def _engine(self, state: WorkerState) -> LiveEngine:
+    def _engine(self, state: WorkerState, open_requests: int = 0) -> LiveEngine:
         ref, up = state.worker.ref, state.health is Health.UP
         return self.readings(ref.name).engine(
             ref.name,
             health="circuit open" if up and self._world.breakers.is_open(ref) else state.health.value,
             note=state.note,
-            open_requests=self._world.ledger.whole_loads()(ref, IDLE).requests,
+            open_requests=max(open_requests, self._world.ledger.load(ref).requests),
         )
 
     def _held_by(self, request: OpenRequest) -> str:
-        state = next((it for it in self._world.cluster.snapshot() if it.worker.name == request.engine), None)
+        state = next(
+            (state for state in self._world.cluster.snapshot() if state.worker.name == request.engine), None
+        )
         if state is None:
             return held_by(request, None, 0)
         prefilling = self._world.ledger.load(state.worker.ref).unread_requests
@@ -280,7 +284,7 @@ class LiveView:
         """Read the counters of one engine after the other: many replies at once would hold streams up."""
         while True:
             workers = self._up()
-            for gone in self._clients.keys() - {it.url for it in workers}:
+            for gone in self._clients.keys() - {worker.url for worker in workers}:
                 self._clients.pop(gone).close()
             pause_s = EVERY_S / max(1, min(READ_PER_S, len(workers)))
             for worker in workers:
@@ -290,7 +294,7 @@ class LiveView:
                 await asyncio.sleep(pause_s)
 
     def _up(self) -> list[Worker]:
-        return [it.worker for it in self._world.cluster.snapshot() if it.health is Health.UP]
+        return [state.worker for state in self._world.cluster.snapshot() if state.health is Health.UP]
 
     async def _read(self, worker: Worker) -> None:
         client = self._clients.get(worker.url)
@@ -301,8 +305,7 @@ class LiveView:
         except UpstreamError:
             return
         with self._guard, self._metered():
-            kind = engine_of(reply.body) if reply.status == 200 else None
-            reading = None if kind is None else kind.parse_load(reply.body, time.time())
+            reading = read_page(reply.body, time.time()).load if reply.status == 200 else None
             if reading is not None:
                 self._readings.setdefault(worker.name, EngineReadings()).add(reading)
 

@@ -17,12 +17,12 @@ from google.protobuf.message import Message
 
 from phasewise.core.decision import RejectReason
 from phasewise.core.errors import RejectionKind, RequestRejected
-from phasewise.core.kv_transfer import EngineAccount
 from phasewise.core.request import WITH_KNOWN_FIELDS, Endpoint, GenerationRequest
+from phasewise.core.timeline import EngineAccount
 from phasewise.gateway.api.auth import Caller, salted
 from phasewise.gateway.api.pipeline import Arrival
 from phasewise.gateway.http_errors import HTTP_ERRORS, error_body, error_headers
-from phasewise.gateway.parts import Parts
+from phasewise.gateway.parts import GatewayParts
 from phasewise.gateway.picker import messages
 from phasewise.gateway.picker.messages import RequestHead, ResponseHead, address_of
 from phasewise.gateway.picker.stream import MessageStream
@@ -62,7 +62,7 @@ class Placed:
 class EndpointPicker:
     """Answers the messages of each request. Only the performing of steps differs from the gateway's own."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: GatewayParts) -> None:
         self._parts = parts
         self._reservations = parts.reservations
         self._open: set[MessageStream] = set()

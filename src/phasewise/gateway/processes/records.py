@@ -5,202 +5,209 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import field
+from urllib.parse import quote, urlencode
 
-import orjson
-
+from phasewise.clients.http_client import Reply
 from phasewise.core.errors import RejectionKind, RequestRejected
 from phasewise.core.value import value
-from phasewise.gateway.processes.siblings import Question, Siblings
+from phasewise.gateway.processes.peers import Peers
 from phasewise.gateway.records.timeline_store import LOOKED_AT, Page, TimelineStore, slowest
+from phasewise.gateway.server.client import Headers
 from phasewise.gateway.upstream.call import OpenRequests
 
+PATH = "/phasewise/v1/requests"
 OPEN_AT_ONCE = 16
 """How many timelines of open requests are built per turn of the event loop."""
-_CURSOR = re.compile(r"\d{1,18}|\d{1,3}-\d{1,18}(_\d{1,3}-\d{1,18})*")
+_CURSOR = re.compile(r"\d{1,18}|\d{1,9}-\d{1,18}(_\d{1,9}-\d{1,18})*")
+_NEXT, _MORE, _DROPPED, _OF = (
+    b"x-phasewise-next",
+    b"x-phasewise-more",
+    b"x-phasewise-dropped",
+    b"x-phasewise-of",
+)
 
 
 @value
-class Found:
-    """Requests as JSON, oldest first, and the cursor after which to continue.
+class RecordLine:
+    """A request as JSON, with its number in the process that served it."""
+
+    ended_unix_s: float
+    process: int
+    number: int
+    text: bytes
+
+
+@value
+class FoundRequests:
+    """Requests, oldest first, and after which number of each process to continue.
 
     `dropped` counts requests after the cursor that newer ones have replaced, `of` those that were looked at.
     """
 
-    lines: list[bytes]
-    cursor: str = ""
+    lines: list[RecordLine]
+    ends: dict[int, int] = field(default_factory=dict)
     more: bool = False
     dropped: int = 0
     of: int = 0
 
+    @property
+    def texts(self) -> list[bytes]:
+        """The lines alone."""
+        return [line.text for line in self.lines]
+
+    @property
+    def cursor(self) -> str:
+        """One number of a process that has never had another beside it, else one of each."""
+        if self.ends.keys() == {0}:
+            return str(self.ends[0])
+        return "_".join(f"{process}-{number}" for process, number in sorted(self.ends.items()))
+
+    def headers(self) -> Headers:
+        """What a client needs to continue."""
+        headers = [(_NEXT, self.cursor.encode())]
+        if self.more:
+            headers.append((_MORE, b"1"))
+        if self.dropped:
+            headers.append((_DROPPED, b"%d" % self.dropped))
+        return headers
+
 
 class AllRecords:
-    """Asks the other processes and adds its own; without `siblings` it is alone."""
+    """Asks the other processes and adds its own; `alone` leaves the others out."""
 
-    def __init__(
-        self, timelines: TimelineStore, open_requests: OpenRequests, siblings: Siblings | None = None
-    ) -> None:
+    def __init__(self, timelines: TimelineStore, open_requests: OpenRequests, peers: Peers) -> None:
         self.capacity = timelines.capacity
         self._timelines = timelines
         self._open = open_requests
-        self._siblings = siblings
-        self._answers: dict[str, Callable[[Question], Awaitable[Page]]] = {
-            "request": self._own_request,
-            "newest": self._own_newest,
-            "matching": self._own_matching,
-            "slowest": self._own_slowest,
-            "page": self._own_page,
-            "open": self._own_open,
-        }
-        if siblings is not None:
-            for name in self._answers:
-                siblings.answers[name] = self._written
+        self._peers = peers
 
-    async def request(self, any_id: str, *, or_open: bool = False) -> bytes | None:
+    async def request(self, any_id: str, *, or_open: bool = False, alone: bool = False) -> bytes | None:
         """One that has ended, or with `or_open` is still under way."""
-        found = await self._ask("request", id=any_id, or_open=or_open)
-        return next((line for page in found.values() for line in page.lines), None)
+        line = self._timelines.get(any_id)
+        if line is None and or_open:
+            line = self._open.line(any_id, time.monotonic())
+        if line is not None or alone:
+            return line
+        path = f"{PATH}/{quote(any_id, safe='')}{'?open=1' if or_open else ''}"
+        replies = await self._peers.ask_all("GET", path)
+        return next((reply.body for reply in replies.values()), None)
 
-    async def newest(self, limit: int, tenant: str | None = None) -> Found:
+    async def newest(self, limit: int, tenant: str | None = None, *, alone: bool = False) -> FoundRequests:
         """The last ones."""
-        pages = await self._ask("newest", limit=limit, tenant=tenant)
-        lines = _in_order(pages)[-limit:] if limit else []
-        return Found([it.line for it in lines], _cursor(_ends(pages)))
+        own = self._own(self._timelines.newest(limit, tenant))
+        query = {"limit": limit} if tenant is None else {"limit": limit, "tenant": tenant}
+        found = own if alone else await self._with_others(own, PATH, query)
+        return FoundRequests(found.lines[-limit:] if limit else [], found.ends)
 
-    async def matching(self, any_id: str, limit: int) -> Found:
+    async def matching(self, any_id: str, limit: int, *, alone: bool = False) -> FoundRequests:
         """All that an id can mean."""
-        pages = await self._ask("matching", id=any_id, limit=limit)
-        lines = _in_order(pages)
-        more = len(lines) > limit or any(it.more for it in pages.values())
-        return Found([it.line for it in lines[-limit:]] if limit else [], _cursor(_ends(pages)), more)
+        own = self._own(await self._timelines.matching(any_id, limit))
+        found = own if alone else await self._with_others(own, PATH, {"id": any_id, "limit": limit})
+        lines = found.lines[-limit:] if limit else []
+        return FoundRequests(lines, found.ends, found.more or len(lines) < len(found.lines))
 
-    async def slowest(self, measure: str, limit: int, tenant: str | None) -> Found:
+    async def slowest(
+        self, measure: str, limit: int, tenant: str | None, *, alone: bool = False
+    ) -> FoundRequests:
         """The slowest of those that are kept, slowest first."""
-        pages = await self._ask("slowest", measure=measure, limit=limit, tenant=tenant)
-        lines = [line for page in pages.values() for line in page.lines]
-        if len(pages) > 1:
-            lines = await slowest(lines, measure, limit)
-        return Found(lines, of=sum(it.dropped for it in pages.values()))
+        newest = self._timelines.newest(LOOKED_AT, tenant).lines
+        texts = await slowest(newest, measure, limit)
+        own = FoundRequests([RecordLine(0.0, 0, 0, text) for text in texts], of=len(newest))
+        if alone or not self._peers.others:
+            return own
+        query = {"slowest": measure, "limit": limit} | ({} if tenant is None else {"tenant": tenant})
+        found = await self._with_others(own, PATH, query)
+        texts = await slowest(found.texts, measure, limit)
+        return FoundRequests([RecordLine(0.0, 0, 0, text) for text in texts], of=found.of)
 
-    async def after(self, cursor: str, limit: int, since_unix_s: float) -> Found:
+    async def after(
+        self, cursor: str, limit: int, since_unix_s: float, *, alone: bool = False
+    ) -> FoundRequests:
         """The first ones after a cursor, an empty one for the oldest, that ended at or after a time."""
-        after = _after(cursor, self._column)
-        pages = await self._ask("page", after=after, limit=limit, since_unix_s=since_unix_s)
-        lines = _in_order(pages)
-        taken, left = lines[:limit], lines[limit:]
-        ends = _ends(pages)
-        for it in reversed(left):
-            # The next page begins with the first that was left.
-            ends[str(it.column)] = it.number - 1
-        more = bool(left) or any(it.more for it in pages.values())
-        dropped = sum(it.dropped for it in pages.values())
+        after = self._after(cursor)
+        own = self._own(self._timelines.page(limit, after.get(self._peers.process, 0), since_unix_s))
+        query = {"after": cursor or "0", "limit": limit, "since_unix_s": since_unix_s}
+        found = own if alone else await self._with_others(own, PATH, query)
+        taken, left = found.lines[:limit], found.lines[limit:]
         # Of a process that did not answer in time, nothing is skipped.
-        return Found([it.line for it in taken], _cursor({**after, **ends}), more, dropped)
+        others = [] if alone else self._peers.others
+        silent = {process: after[process] for process in others if process in after}
+        ends = {**silent, **found.ends}
+        for line in reversed(left):
+            # The next page begins with the first that was left.
+            ends[line.process] = line.number - 1
+        return FoundRequests(taken, ends, found.more or bool(left), found.dropped)
 
-    async def open(self, limit: int) -> Found:
+    async def open(self, limit: int, *, alone: bool = False) -> FoundRequests:
         """Those under way, the oldest of each process first."""
-        pages = await self._ask("open", limit=limit)
-        lines = [line for page in pages.values() for line in page.lines]
-        return Found(lines[:limit], of=sum(it.dropped for it in pages.values()))
-
-    # --- what this process has --------------------------------------------------------------------------
-
-    async def _own_request(self, asked: Question) -> Page:
-        line = self._timelines.get(asked["id"])
-        if line is None and asked["or_open"]:
-            line = self._open.line(asked["id"], time.monotonic())
-        return Page([] if line is None else [line], 0, more=False)
-
-    async def _own_newest(self, asked: Question) -> Page:
-        return self._timelines.newest(asked["limit"], asked["tenant"])
-
-    async def _own_matching(self, asked: Question) -> Page:
-        return await self._timelines.matching(asked["id"], asked["limit"])
-
-    async def _own_slowest(self, asked: Question) -> Page:
-        newest = self._timelines.newest(LOOKED_AT, asked["tenant"]).lines
-        lines = await slowest(newest, asked["measure"], asked["limit"])
-        return Page(lines, 0, more=False, dropped=len(newest))
-
-    async def _own_page(self, asked: Question) -> Page:
-        after = asked["after"].get(str(self._column), 0)
-        return self._timelines.page(asked["limit"], after, asked["since_unix_s"])
-
-    async def _own_open(self, asked: Question) -> Page:
-        ids, lines = self._open.oldest(asked["limit"]), []
+        ids, texts = self._open.oldest(limit), list[bytes | None]()
         for first in range(0, len(ids), OPEN_AT_ONCE):
             now_s = time.monotonic()
-            lines += [self._open.line(it, now_s) for it in ids[first : first + OPEN_AT_ONCE]]
+            texts += [self._open.line(request_id, now_s) for request_id in ids[first : first + OPEN_AT_ONCE]]
             await asyncio.sleep(0)
-        return Page([it for it in lines if it is not None], 0, more=False, dropped=len(self._open))
+        lines = [RecordLine(0.0, 0, 0, text) for text in texts if text is not None]
+        own = FoundRequests(lines, of=len(self._open))
+        found = own if alone else await self._with_others(own, f"{PATH}/open", {"limit": limit})
+        return FoundRequests(found.lines[:limit], of=found.of)
 
-    # --- between processes ------------------------------------------------------------------------------
+    def _own(self, page: Page) -> FoundRequests:
+        process = self._peers.process
+        lines = [
+            RecordLine(ended_unix_s, process, number, text)
+            for text, (number, ended_unix_s) in zip(page.lines, page.places, strict=True)
+        ]
+        return FoundRequests(lines, {process: page.next_after}, page.more, page.dropped)
 
-    @property
-    def _column(self) -> int:
-        return 0 if self._siblings is None else self._siblings.column
+    def _after(self, cursor: str) -> dict[int, int]:
+        if not cursor:
+            return {}
+        if not cursor.isascii() or _CURSOR.fullmatch(cursor) is None:
+            raise RequestRejected(
+                RejectionKind.BAD_REQUEST,
+                "after is not a value of x-phasewise-next",
+                param="after",
+                hint="leave it out, or begin with 0",
+            )
+        if "-" not in cursor:
+            return {self._peers.process: int(cursor)}
+        pairs = (pair.partition("-") for pair in cursor.split("_"))
+        return {int(process): int(number) for process, _, number in pairs}
 
-    async def _ask(self, name: str, **question: Any) -> dict[int, Page]:  # noqa: ANN401 - plain JSON types
-        """The page of each process, by its column; this one's is first."""
-        asked = {"ask": name, **question}
-        pages = {self._column: await self._answers[name](asked)}
-        if self._siblings is not None:
-            for column, answer in (await self._siblings.ask_all(name, **question)).items():
-                pages[column] = _read(answer)
-        return pages
-
-    async def _written(self, asked: Question) -> bytes:
-        page = await self._answers[asked["ask"]](asked)
-        head = orjson.dumps([page.next_after, page.more, page.dropped, page.places])
-        return b"\n".join((head, *page.lines))
-
-
-def _read(answer: bytes) -> Page:
-    head, *lines = answer.split(b"\n")
-    next_after, more, dropped, places = orjson.loads(head)
-    return Page(lines, next_after, more, dropped, [tuple(it) for it in places])
-
-
-@value
-class _Line:
-    ended_unix_s: float
-    column: int
-    number: int
-    line: bytes
-
-
-def _in_order(pages: dict[int, Page]) -> list[_Line]:
-    """The lines of all, in the order of their ends."""
-    lines = [
-        _Line(ended_unix_s, column, number, line)
-        for column, page in pages.items()
-        for line, (number, ended_unix_s) in zip(page.lines, page.places, strict=True)
-    ]
-    return lines if len(pages) == 1 else sorted(lines, key=lambda it: it.ended_unix_s)
-
-
-def _ends(pages: dict[int, Page]) -> dict[str, int]:
-    return {str(column): it.next_after for column, it in pages.items()}
-
-
-def _cursor(numbers: dict[str, int]) -> str:
-    """One number of a process alone, else one for each column."""
-    if len(numbers) == 1:
-        return str(*numbers.values())
-    return "_".join(f"{column}-{number}" for column, number in sorted(numbers.items()))
-
-
-def _after(cursor: str, own: int) -> dict[str, int]:
-    if not cursor:
-        return {}
-    if not cursor.isascii() or _CURSOR.fullmatch(cursor) is None:
-        raise RequestRejected(
-            RejectionKind.BAD_REQUEST,
-            "after is not a value of x-phasewise-next",
-            param="after",
-            hint="leave it out, or begin with 0",
+    async def _with_others(self, own: FoundRequests, path: str, query: Mapping[str, object]) -> FoundRequests:
+        """The same question to all others, and all lines in the order of their ends."""
+        replies = await self._peers.ask_all("GET", f"{path}?{urlencode(query)}")
+        if not replies:
+            return own
+        every = [own, *(_read(process, reply) for process, reply in replies.items())]
+        return FoundRequests(
+            # Those without an end stay as they are.
+            sorted((line for found in every for line in found.lines), key=lambda line: line.ended_unix_s),
+            {process: number for found in every for process, number in found.ends.items()},
+            any(found.more for found in every),
+            sum(found.dropped for found in every),
+            sum(found.of for found in every),
         )
-    if "-" not in cursor:
-        return {str(own): int(cursor)}
-    return {column: int(number) for column, _, number in (it.partition("-") for it in cursor.split("_"))}
+
+
+# --- What goes from process to process: each line with its number and its end before it.
+
+
+def answer_of(found: FoundRequests) -> tuple[Headers, bytes]:
+    """The head and the body of an answer to another process."""
+    lines = (b"%d %.6f %b" % (line.number, line.ended_unix_s, line.text) for line in found.lines)
+    return (*found.headers(), (_OF, b"%d" % found.of)), b"\n".join(lines)
+
+
+def _read(process: int, reply: Reply) -> FoundRequests:
+    headers = dict(reply.headers)
+    lines = []
+    for line in reply.body.split(b"\n") if reply.body else ():
+        number, ended_unix_s, text = line.split(b" ", 2)
+        lines.append(RecordLine(float(ended_unix_s), process, int(number), text))
+    _, _, end = headers.get(_NEXT, b"").partition(b"-")
+    ends = {process: int(end)} if end else {}
+    return FoundRequests(
+        lines, ends, _MORE in headers, int(headers.get(_DROPPED, 0)), int(headers.get(_OF, 0))
+    )

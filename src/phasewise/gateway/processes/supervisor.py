@@ -1,59 +1,49 @@
-"""Keeps one process on each listener: starts it, starts it again if it dies, passes signals on.
+"""Keeps the processes of a gateway: starts them, starts them again if they die, replaces them one by one.
 
-It holds the listeners open itself, so that connections which wait for a process that died are served by its
-successor. It runs no event loop and no thread, so that it can fork at any time.
+It holds the listeners, so that connections which wait for a process that died or leaves are served by the
+next. It has no event loop and no threads. Processes are started by exec, with the code that is on disk then.
 """
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import select
 import signal
 import socket
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-from phasewise.core.value import value
-from phasewise.gateway.processes.board import Board
-from phasewise.gateway.processes.siblings import ask_now
+import orjson
+
+from phasewise.core.errors import ConfigError
+from phasewise.fleet.local.run_files import write_private
+from phasewise.gateway.processes.order import ProcessOrder, error_file, socket_file
+from phasewise.gateway.processes.restart import RestartProgress, progress_file
+from phasewise.gateway.processes.totals import add_ended
 
 logger = logging.getLogger("phasewise.gateway")
 
+BACKLOG = 4096
 AGAIN_AFTER_S = 1.0
 """A process that died this soon after its start is not started again before."""
-PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-HANDLED = (*PASSED_ON, signal.SIGCHLD)
+SERVES_WITHIN_S = 120.0
+"""A successor that does not serve by then is given up."""
+STOPS = (signal.SIGTERM, signal.SIGINT)
+HANDLED = (*STOPS, signal.SIGHUP, signal.SIGUSR2, signal.SIGCHLD)
+COMMAND = (sys.executable, "-P", "-m", "phasewise.gateway.processes.child")
+"""-P: nothing is imported from the folder in which somebody happened to start the gateway."""
+FIRST_PASSED_DESCRIPTOR = 3
 
 
-@value
-class Place:
-    """What one process of a gateway is given: its number among them, its column, its listeners.
-
-    Of a supervised one, `lifeline` becomes readable when the supervisor is gone, and a byte written to
-    `ready` says that it serves. `before` are the columns of processes that it takes over from, in its `turn`.
-    `generation` is that of a process in whose place it was started.
-    """
-
-    number: int
-    column: int
-    listeners: tuple[socket.socket, ...]
-    board_fd: int
-    folder: Path
-    before: tuple[int, ...] = ()
-    lifeline: int | None = None
-    ready: int | None = None
-    turn: int | None = None
-    generation: int | None = None
-
-
-def listen(host: str, port: int, backlog: int) -> tuple[socket.socket, ...]:
+def listen(host: str, port: int) -> tuple[socket.socket, ...]:
     """Listeners that share an address with others; a name may stand for several addresses."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     listeners = []
@@ -64,168 +54,242 @@ def listen(host: str, port: int, backlog: int) -> tuple[socket.socket, ...]:
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listener.bind(address)
-        listener.listen(backlog)
+        listener.listen(BACKLOG)
         listeners.append(listener)
     return tuple(listeners)
 
 
-def replace_others(board: Board, folder: Path, own: Sequence[int]) -> None:
-    """Let all processes of the gateway before leave, those that were started since it was asked too."""
-    for column in board.columns:
-        if column not in own:
-            ask_now(folder, column, "leave")
-
-
-def end_turn(turn: int | None) -> None:
-    """Another gateway may take over from this one now. The lock is the same in all forked processes."""
-    if turn is not None:
-        fcntl.flock(turn, fcntl.LOCK_UN)
+def passed_listeners(environment: Mapping[str, str]) -> tuple[socket.socket, ...]:
+    """Those that systemd has opened for this process; () if it was not started by a socket unit."""
+    if environment.get("LISTEN_PID") != str(os.getpid()):
+        return ()
+    count = int(environment.get("LISTEN_FDS", "0"))
+    return tuple(
+        socket.socket(fileno=descriptor)
+        for descriptor in range(FIRST_PASSED_DESCRIPTOR, FIRST_PASSED_DESCRIPTOR + count)
+    )
 
 
 @dataclass(slots=True)
 class _Child:
-    pid: int
-    place: Place
+    order: ProcessOrder
+    popen: subprocess.Popen[bytes]
     started_s: float
-
-
-_Handlers = dict[signal.Signals, "Callable[[int, FrameType | None], Any] | int | None"]
-
-
-class Supervisor:
-    """Runs `serve` in a process for each of the listeners, until a signal ends them all."""
-
-    def __init__(
-        self,
-        listeners: Sequence[tuple[socket.socket, ...]],
-        board_fd: int,
-        folder: Path,
-        serve: Callable[[Place], None],
-        before: tuple[int, ...] = (),
-        turn: int | None = None,
-    ) -> None:
-        self._before = before
-        self._turn = turn
-        self._generation: int | None = None
-        self._listeners = list(listeners)
-        self._board_fd = board_fd
-        self._board = Board(board_fd)
-        self._folder = folder
-        self._serve = serve
-        self._children: dict[int, _Child] = {}
-        self._again: dict[int, float] = {}
-        self._stopping = False
-        self._code = 0
-        self._lifeline = os.pipe()
-        self._ready = os.pipe()
-        self._signals = socket.socketpair()
-        self._ready_children = 0
-
-    def run(self) -> int:
-        """Serve until the end; the exit code."""
-        for end in self._signals:
-            end.setblocking(False)
-        signal.set_wakeup_fd(self._signals[1].fileno())
-        before = {number: signal.signal(number, lambda *_: None) for number in HANDLED}
-        for number in range(len(self._listeners)):
-            self._start(number, before)
-        while self._children or self._again:
-            self._look(before)
-            if self._generation is None and self._ready_children >= len(self._listeners):
-                self._generation = self._board.begin_generation()
-                replace_others(self._board, self._folder, [it.place.column for it in self._children.values()])
-                end_turn(self._turn)
-        return self._code
+    serves: bool = False
+    leaves: bool = False
 
     @property
-    def _is_replaced(self) -> bool:
-        """Whether another gateway has taken over: a process that ends now is not needed any more."""
-        return self._generation is not None and self._board.generation != self._generation
+    def is_successor(self) -> bool:
+        return self.order.successor_of is not None and not self.serves
 
-    # --- children ---------------------------------------------------------------------------------------
 
-    def _start(self, number: int, signals: _Handlers) -> None:
-        column = self._board.free_column()
-        if column is None:
-            raise RuntimeError("there are more processes than columns")
-        place = Place(
-            number,
-            column,
-            self._listeners[number],
-            self._board_fd,
-            self._folder,
-            () if self._generation else self._before,
-            self._lifeline[0],
-            self._ready[1],
-            generation=self._generation,
+class ProcessSupervisor:
+    """Runs a process for each of the `listeners` as in `order`, until a signal ends them all."""
+
+    def __init__(self, listeners: Sequence[tuple[socket.socket, ...]], order: ProcessOrder) -> None:
+        self._listeners = listeners
+        self._lifeline, self._lifeline_end = os.pipe()
+        self._reports, reports_end = os.pipe()
+        self._order = replace(order, lifeline=self._lifeline, reports=reports_end)
+        self._folder = Path(order.folder)
+        self._signals, self._signals_end = socket.socketpair()
+        self._children: dict[int, _Child] = {}
+        self._due_s: dict[int, float] = {}
+        self._started = 0
+        self._to_replace: deque[int] = deque()
+        self._progress = RestartProgress()
+        self._reload_is_due = False
+        self._have_served = False
+        self._stopping = False
+        self._code = 0
+        self._error: ConfigError | None = None
+
+    def run(self) -> int:
+        """Serve until the end; the exit code. Raises ConfigError if they cannot be started as configured."""
+        for end in (self._signals, self._signals_end):
+            end.setblocking(False)
+        signal.set_wakeup_fd(self._signals_end.fileno())
+        for each in HANDLED:
+            signal.signal(each, lambda *_: None)
+        for number in range(len(self._listeners)):
+            self._start(number)
+        while self._children or self._due_s:
+            self._wait()
+            for child in list(self._children.values()):
+                if (code := child.popen.poll()) is not None:
+                    self._ended(child, code)
+            for number in [number for number, at_s in self._due_s.items() if time.monotonic() >= at_s]:
+                del self._due_s[number]
+                self._start(number)
+            self._replace_next()
+        if self._error is not None:
+            raise self._error
+        return self._code
+
+    def _start(self, number: int, successor_of: int | None = None) -> None:
+        self._started += 1
+        listeners = tuple(listener.fileno() for listener in self._listeners[number])
+        order = replace(
+            self._order,
+            process=self._started,
+            number=number,
+            listeners=listeners,
+            successor_of=successor_of,
+            reads_source=successor_of is not None and not self._progress.replaced,
         )
-        sys.stdout.flush()
-        sys.stderr.flush()
-        pid = os.fork()
-        if pid:
-            self._board.reserve(column, pid)
-            self._children[pid] = _Child(pid, place, time.monotonic())
+        path = self._folder / f"order-{order.process}"
+        try:
+            order.write(path)
+            popen = subprocess.Popen(  # noqa: S603 - a command of our own
+                (*COMMAND, str(path)),
+                stdin=subprocess.DEVNULL,
+                pass_fds=(*listeners, order.lifeline, order.reports),
+                env={name: text for name, text in os.environ.items() if not name.startswith("LISTEN_")},
+                # A terminal sends Ctrl-C to its whole group, and it is passed on: once is enough.
+                process_group=0,
+            )
+        except OSError as error:
+            if not self._have_served:
+                raise
+            logger.error("process %d of the gateway could not be started: %s", number, error.strerror)
+            self._give_up(f"process {number} could not be started ({error.strerror})")
+            if self._serving(number) is None:
+                self._due_s[number] = time.monotonic() + AGAIN_AFTER_S
             return
-        # A terminal sends Ctrl-C to its whole group, and the supervisor passes it on: once is enough.
-        os.setpgrp()
-        signal.set_wakeup_fd(-1)
-        for each, handler in signals.items():
-            signal.signal(each, handler)
-        os.close(self._lifeline[1])
-        for other, held in enumerate(self._listeners):
-            for listener in held if other != number else ():
-                listener.close()
-        self._serve(place)
-        sys.exit(0)
+        self._children[order.process] = _Child(order, popen, time.monotonic())
 
-    def _look(self, signals: _Handlers) -> None:
-        due_s = min(self._again.values(), default=None)
-        timeout_s = None if due_s is None else max(0.0, due_s - time.monotonic())
-        signals_fd, ready_fd = self._signals[0].fileno(), self._ready[0]
-        readable, _, _ = select.select([signals_fd, ready_fd], [], [], timeout_s)
-        if ready_fd in readable:
-            self._ready_children += len(os.read(ready_fd, 64))
-        if signals_fd in readable:
-            for number in self._signals[0].recv(64):
-                if number in PASSED_ON:
-                    self._pass_on(signal.Signals(number))
-            self._reap()
-        for number, at_s in list(self._again.items()):
-            if time.monotonic() >= at_s:
-                del self._again[number]
-                if not self._stopping and not self._is_replaced:
-                    self._start(number, signals)
+    def _wait(self) -> None:
+        """Until there is something to do."""
+        successors = [child for child in self._children.values() if child.is_successor]
+        due_s = [*self._due_s.values(), *(child.started_s + SERVES_WITHIN_S for child in successors)]
+        timeout_s = max(0.0, min(due_s) - time.monotonic()) if due_s else None
+        readable, _, _ = select.select([self._signals.fileno(), self._reports], [], [], timeout_s)
+        if self._reports in readable:
+            for line in os.read(self._reports, 4_096).split():
+                self._serves(int(line))
+        if self._signals.fileno() in readable:
+            for number in self._signals.recv(64):
+                self._heed(signal.Signals(number))
+        for child in successors:
+            if child.is_successor and time.monotonic() >= child.started_s + SERVES_WITHIN_S:
+                child.popen.kill()
 
-    def _pass_on(self, number: signal.Signals) -> None:
-        if number is not signal.SIGHUP and not self._stopping:
+    def _serves(self, process: int) -> None:
+        if (child := self._children.get(process)) is None:
+            return
+        if child.is_successor:
+            logger.info("process %d of the gateway is replaced", child.order.number)
+            if child.order.number not in self._to_replace:  # else this was asked for again since
+                self._record_progress(replaced=self._progress.replaced + 1)
+            if (before := self._children.get(child.order.successor_of or 0)) is not None:
+                before.leaves = True
+                before.popen.send_signal(signal.SIGUSR2)
+        child.serves = True
+        numbers = range(len(self._listeners))
+        self._have_served = self._have_served or all(self._serving(number) for number in numbers)
+        if self._reload_is_due:
+            self._reload()
+
+    def _heed(self, number: signal.Signals) -> None:
+        if number in STOPS:
+            self._stop(number)
+        elif number is signal.SIGHUP:
+            self._reload()
+        elif number is signal.SIGUSR2 and not self._stopping:
+            self._to_replace = deque(range(len(self._listeners)))
+            asked = self._progress.asked + 1
+            self._record_progress(asked=asked, replaced=0, of=len(self._listeners), error="")
+
+    def _stop(self, number: signal.Signals) -> None:
+        if not self._stopping:
             self._stopping = True
-            self._again.clear()
+            self._due_s.clear()
+            self._give_up("the gateway stops")
             # Whoever connects from now on fails at once: nobody would answer.
-            for listener in (it for held in self._listeners for it in held):
+            for listener in (each for held in self._listeners for each in held):
                 listener.close()
-        for pid in self._children:
-            os.kill(pid, number)
+        for child in self._children.values():
+            child.popen.send_signal(number)
 
-    def _reap(self) -> None:
-        while self._children:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if not pid:
-                return
-            child = self._children.pop(pid, None)
-            if child is None:
-                continue
-            self._board.clear(child.place.column)
-            self._ended(child, os.waitstatus_to_exitcode(status))
+    def _reload(self) -> None:
+        """One process reads the configuration, and the others follow; never while processes are replaced."""
+        serving = [child for number in range(len(self._listeners)) if (child := self._serving(number))]
+        self._reload_is_due = not serving or self._is_replacing
+        if not self._reload_is_due:
+            serving[0].popen.send_signal(signal.SIGHUP)
+
+    def _serving(self, number: int) -> _Child | None:
+        """The process that serves there."""
+        children = (child for child in self._children.values() if child.order.number == number)
+        return next((child for child in children if child.serves and not child.leaves), None)
+
+    # --- processes that end -------------------------------------------------------------------------------
 
     def _ended(self, child: _Child, code: int) -> None:
-        if self._stopping or self._is_replaced:
+        process, number = child.order.process, child.order.number
+        del self._children[process]
+        why = f"exit code {code}" if code >= 0 else f"signal {-code}"
+        if child.is_successor and time.monotonic() >= child.started_s + SERVES_WITHIN_S:
+            why = f"not serving within {SERVES_WITHIN_S:g} s"
+        error = self._error_of(process)
+        self._clear_up(process)
+        if self._stopping:
             self._code = self._code or max(0, code)
             return
-        if self._generation is None and code > 0:
-            # It has said why: it cannot be started as it is configured.
-            self._code = code
-            self._pass_on(signal.SIGTERM)
+        if child.leaves:
             return
-        why = f"exit code {code}" if code >= 0 else f"signal {-code}"
-        logger.error("process %d of the gateway ended (%s): another takes its place", child.place.number, why)
-        self._again[child.place.number] = max(child.started_s + AGAIN_AFTER_S, time.monotonic())
+        if child.is_successor:
+            self._give_up(f"process {number} was not replaced: {error or f'its successor ended ({why})'}")
+            logger.error("%s: the gateway goes on as it was", self._progress.error)
+        elif not self._have_served and code > 0:
+            # It has said why: it cannot be started as it is configured.
+            self._stop(signal.SIGTERM)
+            self._code, self._error = code, error
+            return
+        else:
+            logger.error("process %d of the gateway ended (%s): another takes its place", number, why)
+        if not any(other.order.number == number and not other.leaves for other in self._children.values()):
+            self._due_s[number] = max(child.started_s + AGAIN_AFTER_S, time.monotonic())
+
+    def _error_of(self, process: int) -> ConfigError | None:
+        try:
+            message, hint = orjson.loads(error_file(self._folder, process).read_bytes())
+        except (OSError, ValueError):
+            return None
+        return ConfigError(message, hint=hint)
+
+    def _clear_up(self, process: int) -> None:
+        with suppress(OSError):  # a full disk: what it had counted stays in its own file
+            add_ended(self._folder, process)
+        for path in (socket_file(self._folder, process), error_file(self._folder, process)):
+            path.unlink(missing_ok=True)
+        (self._folder / f"order-{process}").unlink(missing_ok=True)
+
+    # --- processes that are replaced ----------------------------------------------------------------------
+
+    @property
+    def _is_replacing(self) -> bool:
+        return bool(self._to_replace) or any(child.is_successor for child in self._children.values())
+
+    def _replace_next(self) -> None:
+        """Start the successor of the next process that is to be replaced, once the one before it serves."""
+        if self._stopping or any(child.is_successor for child in self._children.values()):
+            return
+        if not self._to_replace:
+            if self._reload_is_due:
+                self._reload()
+            return
+        number = self._to_replace[0]
+        if (child := self._serving(number)) is not None:
+            self._to_replace.popleft()
+            self._start(number, successor_of=child.order.process)
+
+    def _give_up(self, why: str) -> None:
+        if not self._progress.is_done:
+            self._record_progress(error=why)
+        self._to_replace.clear()
+
+    def _record_progress(self, **fields: Any) -> None:  # noqa: ANN401 - what RestartProgress has
+        self._progress = replace(self._progress, **fields)
+        with suppress(OSError):
+            write_private(progress_file(self._folder), orjson.dumps(asdict(self._progress)))

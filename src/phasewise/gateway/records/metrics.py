@@ -17,7 +17,7 @@ from phasewise.core.kv_transfer import KvTransferOutcome, KvTransferState
 from phasewise.core.latency import e2e_s, tpot_s, ttft_part_seconds, ttft_s, within
 from phasewise.core.slo import DEFAULT_SLO, Slo
 from phasewise.core.timeline import TTFT_PARTS, AttemptKind, Outcome, Timeline
-from phasewise.core.trace_span import TraceLoss
+from phasewise.core.trace_context import TraceLoss
 from phasewise.core.value import value
 from phasewise.core.worker import WorkerRef
 from phasewise.gateway.records.metric_families import (
@@ -133,11 +133,15 @@ class PrometheusMetrics:
         self._text, self._made_s = b"", -inf
         self._models: frozenset[str] = frozenset()
         self._pools: dict[str, str] = {}
-        self._histograms = {it: HistogramFamily(it) for it in METRICS if it.kind == "histogram"}
-        self._counters = {it: CounterFamily(it) for it in METRICS if it.kind == "counter"}
+        self._histograms = {
+            family: HistogramFamily(family) for family in METRICS if family.kind == "histogram"
+        }
+        self._counters = {family: CounterFamily(family) for family in METRICS if family.kind == "counter"}
         self._tallies: dict[tuple[str, str, Outcome, str | None], _Tally] = {}
         self._objectives: dict[tuple[str, str], _Objective] = {}
-        self._cache = {it: _CacheTally(self._histograms, self._counters, it) for it in CacheResult}
+        self._cache = {
+            result: _CacheTally(self._histograms, self._counters, result) for result in CacheResult
+        }
         self.set_labels(slos or {})
 
     def set_labels(self, slos: Mapping[str, Slo]) -> None:
@@ -198,7 +202,7 @@ class PrometheusMetrics:
         return self._objectives[key]
 
     def _count_attempts(self, timeline: Timeline, model: str) -> None:
-        resumed = [it.outcome for it in timeline.attempts if it.kind is AttemptKind.RESUMED]
+        resumed = [attempt.outcome for attempt in timeline.attempts if attempt.kind is AttemptKind.RESUMED]
         for outcome in resumed:
             self._counters[RESUMES].series((model, outcome)).add(1)
         self._counters[RETRIES].series((model,)).add(max(0, timeline.tries - len(resumed) - 1))
@@ -229,7 +233,9 @@ class PrometheusMetrics:
             "mode": len((SERVED, SHADOW)),
             "way": len((SPLIT, WHOLE)),
         }
-        return sum(it.lines_per_series * prod(values[label] for label in it.labels) for it in METRICS)
+        return sum(
+            family.lines_per_series * prod(values[label] for label in family.labels) for family in METRICS
+        )
 
     def _lines(self) -> Iterator[str]:
         for histograms in self._histograms.values():
@@ -245,17 +251,19 @@ class PrometheusMetrics:
         for counters in self._counters.values():
             yield from counters.lines()
         yield from self._worker_lines()
-        failing = (((it.worker,), it.failing) for it in kv_transfers)
+        failing = (((state.worker,), state.failing) for state in kv_transfers)
         yield from value_lines(KV_TRANSFER_FAILING, failing)
         proven = (
-            ((it.worker,), round(it.proven_ago_s)) for it in kv_transfers if it.proven_ago_s is not None
+            ((state.worker,), round(state.proven_ago_s))
+            for state in kv_transfers
+            if state.proven_ago_s is not None
         )
         yield from value_lines(KV_TRANSFER_PROOF_AGE, proven)
         yield from value_lines(WAITING, (((model,), count) for model, count in own.waiting.items()))
         needed = (
             ((*pool, phase), round(engines, 4))
-            for pool, it in own.engines_needed.items()
-            for phase, engines in (("prefill", it.prefill), ("decode", it.decode))
+            for pool, need in own.engines_needed.items()
+            for phase, engines in (("prefill", need.prefill), ("decode", need.decode))
         )
         yield from value_lines(ENGINES_NEEDED, needed)
         yield from value_lines(LOOP_LAG, [((), round(own.loop_lag_s, 6))])
@@ -266,12 +274,12 @@ class PrometheusMetrics:
 
     def _take_over_counts(self, kv_transfers: Iterable[KvTransferState]) -> None:
         """Copy counts of other objects. An engine's own counters reset when it restarts, as counters may."""
-        for it in kv_transfers:
+        for state in kv_transfers:
             for metric, count in (
-                (KV_TRANSFER_RECOMPUTED, it.recomputed_tokens),
-                (KV_TRANSFER_BYTES, it.moved_bytes),
+                (KV_TRANSFER_RECOMPUTED, state.recomputed_tokens),
+                (KV_TRANSFER_BYTES, state.moved_bytes),
             ):
-                counter = self._counters[metric].series((it.worker,))
+                counter = self._counters[metric].series((state.worker,))
                 counter.add(count - counter.value)
 
     def _worker_lines(self) -> Iterator[str]:
@@ -292,7 +300,7 @@ def _way(timeline: Timeline) -> str | None:
     if timeline.attempts and timeline.attempts[0].kind is AttemptKind.PREFILL_SIDE:
         return SPLIT
     placement = timeline.placement
-    weighed = placement is not None and any(it.prefill is not None for it in placement.options)
+    weighed = placement is not None and any(option.prefill is not None for option in placement.options)
     return WHOLE if weighed and timeline.attempts else None
 
 

@@ -217,7 +217,7 @@ class TimelineBuilder:
             ended_s=at_s - origin_s,
             outcome=outcome,
             engine_request_id=None if answer is None else answer.engine_request_id,
-            spans=() if answer is None else _spans_of(self._kind, answer.report.spans),
+            spans=() if answer is None else _spans_of(self._kind, answer.account.spans),
             note=note,
         )
 
@@ -232,10 +232,9 @@ class TimelineBuilder:
         request, answer = self._request, self._answer or _NO_ANSWER
         origin_s = request.arrived_s
         # A worker that fetched its KV reports no cached tokens and computed no prompt.
-        read = (self._prefill_answer or answer).report
+        read = (self._prefill_answer or answer).account
         if self._kind is AttemptKind.PREFILL_SIDE:
             answer = _NO_ANSWER  # the client's answer has not begun
-        report = answer.report
         return Timeline(
             request_id=request.request_id,
             started_unix_s=self._started_unix_s,
@@ -247,7 +246,7 @@ class TimelineBuilder:
             content_times_s=_content_times(answer, origin_s),
             prompt_tokens=read.prompt_tokens,
             cached_tokens=read.cached_tokens,
-            output_tokens=report.output_tokens,
+            output_tokens=answer.account.output_tokens,
             finish_reason=answer.finish_reason,
             tenant=request.tenant,
             slo_class=request.slo_class,
@@ -282,7 +281,7 @@ class TimelineBuilder:
     def _waits(self, attempts: tuple[Attempt, ...], ended_s: float) -> tuple[Span, ...]:
         origin_s = self._request.arrived_s
         if attempts and attempts[-1].kind is AttemptKind.RESUMED:
-            attempts = tuple(it for it in attempts if it.kind is not AttemptKind.RESUMED)
+            attempts = tuple(attempt for attempt in attempts if attempt.kind is not AttemptKind.RESUMED)
         if not attempts:
             # A stored answer needs no worker: until its first content, all time is the gateway's.
             times_s = () if self._answer is None else self._answer.content_times_s

@@ -157,7 +157,7 @@ class TimelineStore:
         return _page(found[-limit:] if limit else [], self._next - 1, more=len(found) > limit)
 
     def _last(self, limit: int) -> list[_Entry]:
-        return [self._entries[it] for it in range(max(self._oldest, self._next - limit), self._next)]
+        return [self._entries[number] for number in range(max(self._oldest, self._next - limit), self._next)]
 
     def page(self, limit: int, after: int = 0, ended_since_unix_s: float = 0.0) -> Page:
         """The first timelines numbered above `after` whose requests ended at or after a time."""
@@ -206,16 +206,20 @@ class TimelineStore:
             raise AssertionError(f"{self._bytes} bytes are booked but {held} held")
         if len(self) > self._capacity or self._bytes > self._capacity_bytes:
             raise AssertionError(f"{len(self)} timelines of {self._bytes} bytes are beyond the bounds")
-        if any(self._entries[number].request_id != it for it, number in self._number_of.items()):
+        if self._number_of != {entry.request_id: number for number, entry in self._entries.items()}:
             raise AssertionError("an id leads to another request's timeline")
-        named = {it.client_request_id: number for number, it in self._entries.items() if it.client_request_id}
+        named = {
+            entry.client_request_id: number
+            for number, entry in self._entries.items()
+            if entry.client_request_id
+        }
         if named != self._number_of_clients:
             raise AssertionError("a client's id does not lead to the newest of its timelines")
 
 
 def _page(found: Sequence[_Entry], next_after: int, *, more: bool, dropped: int = 0) -> Page:
-    places = [(it.number, it.ended_unix_s) for it in found]
-    return Page([it.line for it in found], next_after, more, dropped, places)
+    places = [(entry.number, entry.ended_unix_s) for entry in found]
+    return Page([entry.line for entry in found], next_after, more, dropped, places)
 
 
 # --- Finds the slowest of the timelines that are kept.

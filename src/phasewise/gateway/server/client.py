@@ -12,7 +12,8 @@ from phasewise.core.errors import RejectionKind, RequestRejected
 from phasewise.gateway.guard import ErrorGuard
 
 Scope = MutableMapping[str, Any]
-"""A request's head: its method, path, query_string and headers, named as in ASGI."""
+"""A request's head: its method, path, query_string and headers, named as in ASGI, and `is_local`: whether it
+came over the process's own admin socket."""
 Headers = Sequence[tuple[bytes, bytes]]
 
 Grow = Callable[[int], Awaitable[None]]

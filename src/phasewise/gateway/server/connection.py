@@ -253,6 +253,8 @@ class ClientConnection(asyncio.Protocol):
     """
 
     transport: asyncio.Transport
+    is_local = False
+    """Whether clients connect to a socket that this process's user alone can reach."""
 
     def __init__(
         self,
@@ -293,7 +295,7 @@ class ClientConnection(asyncio.Protocol):
         self.transport = transport
         self.connections.add(self)  # type: ignore[arg-type] # it has what the server calls
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
-        if sys.platform != "win32":
+        if sys.platform != "win32" and not self.is_local:
             connection: socket.socket = transport.get_extra_info("socket")
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
 
@@ -398,6 +400,7 @@ class ClientConnection(asyncio.Protocol):
             "path": unquote(path.decode("ascii")) if b"%" in path else path.decode("ascii"),
             "query_string": query,
             "headers": self.headers,
+            "is_local": self.is_local,
         }
         kind = DirectAnswer if version == "1.1" else UnchunkedAnswer
         answer = (HeadAnswer if method == b"HEAD" else kind)(

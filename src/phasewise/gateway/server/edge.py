@@ -316,7 +316,8 @@ class EdgeConnection(ClientConnection):
             _check_repeated(self.headers)
         if b"host" not in head and version == "1.1":
             raise _bad("no host is named", hint="send the header host, as HTTP/1.1 demands")
-        self.page_headers = self._edge.sites.check(method, head)
+        if not self.is_local:
+            self.page_headers = self._edge.sites.check(method, head)
         if (length := head.get(b"content-length")) is not None:
             _check_length(length, bounds)
         encoding = head.get(b"transfer-encoding")
@@ -380,6 +381,12 @@ class EdgeConnection(ClientConnection):
             self.transport.write_eof()
         self._edge.relieve(self)
         self._edge.expect(self, LINGER_S)
+
+
+class AdminConnection(EdgeConnection):
+    """A connection to the admin socket of this process, which its user alone can reach."""
+
+    is_local = True
 
 
 class _NoTrailers(list[tuple[bytes, bytes]]):

@@ -11,7 +11,7 @@ from phasewise.clients.http_client import FETCH_LIMIT_BYTES, HttpClient, Streame
 from phasewise.core.errors import FailureKind, UpstreamError
 from phasewise.core.kv_transfer import KvTicket, KvTransferOutcome
 from phasewise.core.request import Endpoint
-from phasewise.core.timeline import AttemptKind, Outcome
+from phasewise.core.timeline import NO_ACCOUNT, AttemptKind, Outcome
 from phasewise.core.trace_context import engine_headers
 from phasewise.gateway.kv_transfer.bodies import decode_body, prefill_body
 from phasewise.gateway.kv_transfer.tickets import KvTransfers
@@ -20,7 +20,7 @@ from phasewise.gateway.server.client import Headers
 from phasewise.gateway.upstream.call import CLIENT_LEFT, CLIENT_STALLED, SERVED, Call, Ending
 from phasewise.gateway.upstream.continued_stream import ClientsView, ContinuedStream, completion_ending
 from phasewise.gateway.upstream.relay import Begun, relay_plain, relay_rejection, relay_stream
-from phasewise.gateway.upstream.response import NO_REPORT, PlainRelay, account_of, read_plain_answer
+from phasewise.gateway.upstream.response import PlainRelay, account_of, read_plain_answer
 from phasewise.gateway.upstream.resumption import Obstacle, resumption
 from phasewise.gateway.upstream.tokenizing import failure_of_continuing, tokens_so_far
 from phasewise.scheduling import Cancelled, Failed, Generate, Prefill, Prefilled, Succeeded
@@ -204,7 +204,7 @@ class Exchange:
             return await relay_stream(reply, (), call, step.on_first_content, relay)
 
 
-# --- small things -----------------------------------------------------------------------------------------
+# --- What is sent to a worker, and what an attempt counted.
 
 
 def take_back_cancellation() -> None:
@@ -239,9 +239,9 @@ def _tokens(call: Call) -> int | None:
     The estimate counts one token per chunk.
     """
     answer, request = call.timeline.answer, call.timeline.request
-    report = NO_REPORT if answer is None else answer.report
-    if report.prompt_tokens is not None and report.output_tokens is not None:
-        return report.prompt_tokens + report.output_tokens
+    account = NO_ACCOUNT if answer is None else answer.account
+    if account.prompt_tokens is not None and account.output_tokens is not None:
+        return account.prompt_tokens + account.output_tokens
     return request.estimated_prompt_tokens + call.timeline.content_chunks if request.stream else None
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from operator import sub
 from typing import Any
 
 import orjson
 
-from phasewise.clients.engine_report import EngineReport, read_report
 from phasewise.clients.sse import (
+    ABORTED,
     BLANK_LINE,
     Chunk,
     EventSplitter,
@@ -19,18 +20,16 @@ from phasewise.clients.sse import (
     chunk_id,
     end_reasons,
     events_in,
+    finish_reason_of,
     parse_chunk,
+    parse_typed_event,
+    reply_id,
     says_more_than_text,
 )
-from phasewise.clients.typed_events import ABORTED, finish_reason_of, parse_typed_event, usage_of
 from phasewise.core.errors import FailureKind, UpstreamError
-from phasewise.core.kv_transfer import NO_ACCOUNT, EngineAccount
-from phasewise.core.timeline import Part
-from phasewise.engines.known import timings_in
+from phasewise.core.timeline import NO_ACCOUNT, EngineAccount
+from phasewise.engines.reply import read_account
 
-NO_REPORT = EngineReport()
-# Looking up a member of an enum is slow.
-_ENGINE_QUEUE, _PREFILL = Part.ENGINE_QUEUE, Part.PREFILL
 _MORE_THAN_TEXT = (
     "reasoning",
     "reasoning_content",
@@ -54,13 +53,13 @@ class Answer:
     """
 
     __slots__ = (
+        "account",
         "complete",
         "content_times_s",
         "created",
         "engine_request_id",
         "finish_reason",
         "finished_s",
-        "report",
         "saw_other_than_text",
         "stop_reason",
         "text_escaped",
@@ -77,7 +76,7 @@ class Answer:
         self.finish_reason: str | None = None
         self.finished_s: float | None = None
         self.stop_reason: int | str | None = None
-        self.report = NO_REPORT
+        self.account = NO_ACCOUNT
 
     def text(self) -> str | None:
         """The text so far; None if the answer holds anything else, or the text is invalid."""
@@ -103,11 +102,11 @@ def read_plain_answer(body: bytes, *, with_text: bool = False) -> Answer:
     except orjson.JSONDecodeError:
         return answer
     if isinstance(fields, dict):
-        answer.engine_request_id = _text(fields.get("id"))
+        answer.engine_request_id = reply_id(fields)
         answer.finish_reason, answer.stop_reason = end_reasons(fields)
         if "choices" not in fields:
             answer.finish_reason = finish_reason_of(fields)
-        answer.report = read_report(usage_of(fields), timings_in(fields))
+        answer.account = read_account(fields) or NO_ACCOUNT
         if with_text:
             _note_text(answer, fields.get("choices"))
     return answer
@@ -127,24 +126,12 @@ def _note_text(answer: Answer, choices: object) -> None:
 
 
 def account_of(answer: Answer | None) -> EngineAccount:
-    """What the answer shows about its engine."""
+    """What the engine reports of the answer, with the gap that its stream shows."""
     if answer is None:
         return NO_ACCOUNT
-    report = answer.report
-    queue_s = prefill_s = None
-    for span in report.spans:
-        if span.part is _ENGINE_QUEUE:
-            queue_s = span.duration_s
-        elif span.part is _PREFILL:
-            prefill_s = span.duration_s
-    return EngineAccount(
-        prompt_tokens=report.prompt_tokens,
-        cached_tokens=report.cached_tokens,
-        output_tokens=report.output_tokens,
-        queue_s=queue_s,
-        prefill_s=prefill_s,
-        gap_s=_gap_s(answer.content_times_s, report.output_tokens),
-    )
+    account = answer.account
+    gap_s = _gap_s(answer.content_times_s, account.output_tokens)
+    return account if gap_s is None else replace(account, gap_s=gap_s)
 
 
 def _gap_s(times_s: array[float], tokens: int | None) -> float | None:
@@ -156,10 +143,6 @@ def _gap_s(times_s: array[float], tokens: int | None) -> float | None:
     gaps_s = sorted(map(sub, latest_s[1:], latest_s))
     chunk_s: float = gaps_s[(len(gaps_s) - 1) // 2]
     return chunk_s if tokens is None else chunk_s * min(1.0, len(times_s) / max(1, tokens))
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
 
 
 # --- Forwards a stream of events as they came, and notes on the way when content came and how it ended.
@@ -267,8 +250,8 @@ class StreamRelay:
                 self.answer.saw_other_than_text = says_more_than_text(event)
             if chunk.has_content:
                 self._note_content(event, at_s)
-            if chunk.finish_reason or chunk.usage or chunk.done or chunk.engine_id:
-                self._note_report(chunk, at_s)
+            if chunk.finish_reason or chunk.account or chunk.done or chunk.engine_id:
+                self._note_end(chunk, at_s)
                 if self._hide_usage and _is_usage_chunk(event, chunk):
                     complete = _without_event(complete, event)
             elif chunk.has_content and self._lessons_left:
@@ -319,12 +302,12 @@ class StreamRelay:
             raise UpstreamError(FailureKind.SERVER_ERROR, "the engine reported an error in its stream")
         return at
 
-    def _note_report(self, chunk: Chunk, at_s: float) -> None:
+    def _note_end(self, chunk: Chunk, at_s: float) -> None:
         if chunk.finish_reason:
             self.answer.finish_reason, self.answer.finished_s = chunk.finish_reason, at_s
             self.answer.stop_reason = chunk.stop_reason
-        if chunk.usage is not None:
-            self.answer.report = read_report(chunk.usage, chunk.metrics)
+        if chunk.account is not None:
+            self.answer.account = chunk.account
         if chunk.done:
             self._done = True
         if chunk.engine_id:
@@ -368,7 +351,7 @@ class PlainRelay(StreamRelay):
 
 def _is_usage_chunk(event: bytes, chunk: Chunk) -> bool:
     # With continuous usage, engines put it into ordinary chunks too; those stay.
-    return chunk.usage is not None and _NO_CHOICES.search(event) is not None
+    return chunk.account is not None and _NO_CHOICES.search(event) is not None
 
 
 def _without_event(complete: bytes, event: bytes) -> bytes:

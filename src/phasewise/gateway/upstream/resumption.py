@@ -33,10 +33,10 @@ class Obstacle:
     reason: str
 
 
-SENT_AGAIN = frozenset(fields_where(lambda it: it.resume == "same"))
-TOKENIZED = {on: fields_where(lambda it: it.resume == "tokens", on) for on in Endpoint}
-_IGNORED = frozenset(fields_where(lambda it: it.type == "ignored", Endpoint.CHAT))
-COUNTED = fields_where(lambda it: it.resume == "rest")
+SENT_AGAIN = frozenset(fields_where(lambda row: row.resume == "same"))
+TOKENIZED = {on: fields_where(lambda row: row.resume == "tokens", on) for on in Endpoint}
+_IGNORED = frozenset(fields_where(lambda row: row.type == "ignored", Endpoint.CHAT))
+COUNTED = fields_where(lambda row: row.resume == "rest")
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
@@ -61,7 +61,7 @@ def _field_obstacle(name: str, value: object) -> str | None:
         return None
     row = FIELDS.get(name)
     if row is not None and row.obstacle is not None:
-        return None if any(_same(value, it) for it in row.off) else row.obstacle
+        return None if any(_same(value, off) for off in row.off) else row.obstacle
     return "this field is unknown" if row is None or row.resume is None else None
 
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from phasewise.core.units import counted, duration, durations, number, share
-from phasewise.loadgen.statistics.summary import Summary
+from phasewise.benchmark.statistics.summary import Summary
+from phasewise.core.units import counted, duration, number, share
 from phasewise.report.bench.phases import Measured
-from phasewise.report.bench.sections import notes, objective, run_sections, verdict
+from phasewise.report.bench.sections import interval, notes, objective, run_sections, verdict
 from phasewise.report.bench.sweep_charts import goodput_by_load, trade_offs
+from phasewise.report.bench.table import SWEEP_LATENCIES
 from phasewise.report.charts import even_sample
 from phasewise.report.drawn_charts import chart_grid
 from phasewise.report.layout import defined, facts, repeat_section, section, strip, whole_page
 from phasewise.report.markup import Html, element, table, together
-
-__all__ = ["Measured", "render_page"]
 
 DETAILED = 8
 """Of at most this many loads of a sweep, everything is drawn: more would make the page too large."""
@@ -127,29 +126,15 @@ def _sweep(measured: Sequence[Measured]) -> Html:
 
 
 def _points_table(measured: Sequence[Measured]) -> Html:
-    head = (
-        "load",
-        "answered",
-        "tokens/s",
-        "TTFT p50",
-        "TTFT p90",
-        "TPOT p50",
-        "ITL p99",
-        "E2E p50",
-        "within SLO",
-    )
+    latencies = (label for label, _, _ in SWEEP_LATENCIES)
     return table(
-        head,
+        ("load", "answered", "tokens/s", *latencies, "within SLO"),
         [
             (
                 together((point.label, *([element("small", "void")] if point.report.void else []))),
                 f"{point.report.succeeded:,} of {point.report.offered:,}",
                 number(point.report.output_tokens_per_s),
-                _estimated(point.report.ttft_s, "p50"),
-                _estimated(point.report.ttft_s, "p90"),
-                _estimated(point.report.tpot_s, "p50"),
-                _estimated(point.report.itl_pooled_s, "p99"),
-                duration(point.report.e2e_s.p50),
+                *(_estimated(getattr(point.report, name), value) for _, name, value in SWEEP_LATENCIES),
                 share(point.report.goodput.share),
             )
             for point in measured
@@ -158,9 +143,9 @@ def _points_table(measured: Sequence[Measured]) -> Html:
 
 
 def _estimated(summary: Summary, percentile: str) -> Html:
-    value, bounds = getattr(summary, percentile), getattr(summary, f"{percentile}_interval")
-    spread = () if bounds is None else (element("small", durations(bounds)),)
-    return together((duration(value), *spread))
+    spread = interval(summary, percentile)
+    value = duration(getattr(summary, percentile))
+    return together((value, *([element("small", spread)] if spread else [])))
 
 
 def _details(measured: Sequence[Measured]) -> list[Html]:

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from phasewise.benchmark.results import BenchReport
+from phasewise.benchmark.run import BenchRun
 from phasewise.core import latency
 from phasewise.core.timeline import Part, Timeline
-from phasewise.loadgen.results import BenchReport
-from phasewise.loadgen.run import BenchRun
-from phasewise.report.bench.table import PART_NAMES
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +22,19 @@ class PhaseStyle:
     colour: str
 
 
-PHASES = {
-    part: PhaseStyle(PART_NAMES.get(part, part.value), f"--{part.value.replace('_', '-')}") for part in Part
+_NAMES = {
+    Part.CLIENT_LAG: "generator lag",
+    Part.GATEWAY_WAIT: "gateway",
+    Part.CACHE_LOOK_UP: "cache lookup",
+    Part.EARLIER_ATTEMPTS: "earlier attempts",
+    Part.STEP_IN_FLIGHT: "waiting for running step",
+    Part.ENGINE_QUEUE: "engine queue",
+    Part.PREFILL: "prefill",
+    Part.PREFILL_OTHERS: "other requests' prefill",
+    Part.KV_TRANSFER: "KV transfer",
+    Part.DECODE: "decode",
 }
+PHASES = {part: PhaseStyle(name, f"--{part.value.replace('_', '-')}") for part, name in _NAMES.items()}
 """Every part in the order it comes in a request."""
 UNEXPLAINED = PhaseStyle("unexplained", "--unexplained")
 IN_ORDER = (*(PHASES[part] for part in Part if part is not Part.DECODE), UNEXPLAINED, PHASES[Part.DECODE])

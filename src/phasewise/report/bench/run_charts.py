@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from phasewise.benchmark.engine_watch import gauges
+from phasewise.benchmark.statistics.summary import Summary
 from phasewise.core import latency
 from phasewise.core.timeline import Outcome, Timeline
 from phasewise.core.units import AxisScale, bound, duration, scale_for
-from phasewise.loadgen.engine_watch import Gauge, gauges
-from phasewise.loadgen.statistics.summary import Summary
 from phasewise.report.bench.concurrency import MIN_GAPS, counted_by_engine, gaps_by_concurrency
 from phasewise.report.bench.phases import IN_ORDER, Measured, PhaseStyle, stretches
 from phasewise.report.charts import (
     Axis,
     Chart,
+    ChartSeries,
+    Mark,
     Panel,
-    Series,
-    Shape,
     axis,
     even_sample,
     fitting_axis,
@@ -87,35 +87,35 @@ def cumulative(
     scale: AxisScale,
     of_what: str,
     total: int | None = None,
-) -> Series:
+) -> ChartSeries:
     """A cumulative distribution, sampled except for its tail; `total` counts missing readings too."""
     count = len(ordered_s)
     ranks = sorted({*even_sample(range(count), CURVE_POINTS), *range(max(count - TAIL_POINTS, 0), count)})
     points = tuple((scale.of(ordered_s[rank]), (rank + 1) / (total or count)) for rank in ranks)
     hover = f"{{y}} of {of_what} in {{x}} {scale.unit} or less"
     if count == 1:
-        return Series(name, colour, Shape.DOTS, points, hover, size=8)
-    return Series(name, colour, Shape.STEPS, points, hover)
+        return ChartSeries(name, colour, Mark.DOTS, points, hover, size=8)
+    return ChartSeries(name, colour, Mark.STEPS, points, hover)
 
 
-def _objective(bound_s: float | None, largest_s: float, scale: AxisScale, y: Axis) -> tuple[Series, ...]:
+def _objective(bound_s: float | None, largest_s: float, scale: AxisScale, y: Axis) -> tuple[ChartSeries, ...]:
     """The SLO's line; only its name if it is far beyond the readings."""
     if bound_s is None:
         return ()
     line = upright(f"SLO {bound(bound_s)}", scale.of(bound_s), y)
     if bound_s <= FAR_BOUND * largest_s:
         return (line,)
-    return (Series(f"{line.name}, far right", line.colour, line.shape, (), dashed=True),)
+    return (ChartSeries(f"{line.name}, far right", line.colour, line.mark, (), dashed=True),)
 
 
-def _percentile_mark(name: str, height: float, summary: Summary, scale: AxisScale) -> Iterator[Series]:
+def _percentile_mark(name: str, height: float, summary: Summary, scale: AxisScale) -> Iterator[ChartSeries]:
     value, interval = getattr(summary, name), getattr(summary, f"{name}_interval")
     at = value * scale.per_second
     if interval is not None:
         ends = ((interval[0] * scale.per_second, height, interval[1] * scale.per_second, height),)
-        yield Series(f"{name} interval", "--text", Shape.SEGMENTS, ends, size=1.5, listed=False)
+        yield ChartSeries(f"{name} interval", "--text", Mark.SEGMENTS, ends, size=1.5, listed=False)
     said = f"{name} {duration(value)}"
-    yield Series(said, "--text", Shape.DOTS, ((at, height),), texts=(said,), size=8)
+    yield ChartSeries(said, "--text", Mark.DOTS, ((at, height),), texts=(said,), size=8)
 
 
 def request_bars(measured: Measured) -> Chart | None:
@@ -149,18 +149,20 @@ def request_bars(measured: Measured) -> Chart | None:
     )
 
 
-def _bars(measured: Measured, drawn: Sequence[tuple[int, Timeline]], thickness: float) -> tuple[Series, ...]:
+def _bars(
+    measured: Measured, drawn: Sequence[tuple[int, Timeline]], thickness: float
+) -> tuple[ChartSeries, ...]:
     found: dict[PhaseStyle, list[tuple[float, float, float, float]]] = {phase: [] for phase in IN_ORDER}
     for row, timeline in drawn:
         start_s = measured.arrival_s(timeline)
-        for it in stretches(timeline):
-            begin_s = start_s + it.start_s
-            found[it.phase].append((begin_s, row, begin_s + it.seconds, row))
+        for stretch in stretches(timeline):
+            begin_s = start_s + stretch.start_s
+            found[stretch.phase].append((begin_s, row, begin_s + stretch.seconds, row))
     return tuple(
-        Series(
+        ChartSeries(
             phase.name,
             phase.colour,
-            Shape.SEGMENTS,
+            Mark.SEGMENTS,
             tuple(pieces),
             "{width} s, request {row}",
             size=thickness,
@@ -170,14 +172,14 @@ def _bars(measured: Measured, drawn: Sequence[tuple[int, Timeline]], thickness: 
     )
 
 
-def _failures(measured: Measured, drawn: Sequence[tuple[int, Timeline]]) -> tuple[Series, ...]:
+def _failures(measured: Measured, drawn: Sequence[tuple[int, Timeline]]) -> tuple[ChartSeries, ...]:
     failed = tuple(
         (measured.arrival_s(timeline) + timeline.ended_s, float(row))
         for row, timeline in drawn
         if timeline.outcome is not Outcome.SUCCEEDED
     )
     name = "not answered in full"
-    return (Series(name, "--bad", Shape.DOTS, failed, "request {row}", size=7),) if failed else ()
+    return (ChartSeries(name, "--bad", Mark.DOTS, failed, "request {row}", size=7),) if failed else ()
 
 
 def ttft_by_prompt(measured: Measured) -> Chart | None:
@@ -193,11 +195,15 @@ def ttft_by_prompt(measured: Measured) -> Chart | None:
     scale = scale_for(max(first_s for _, _, first_s in points))
     kinds = (("nothing cached", False, "--prefill"), ("prefix cached", True, "--engine-queue"))
     series = tuple(
-        Series(
+        ChartSeries(
             name,
             colour,
-            Shape.DOTS,
-            tuple((tokens, scale.of(s)) for it, tokens, s in points if bool(it.cached_tokens) is cached),
+            Mark.DOTS,
+            tuple(
+                (tokens, scale.of(s))
+                for timeline, tokens, s in points
+                if bool(timeline.cached_tokens) is cached
+            ),
             f"TTFT {{y}} {scale.unit}, prompt {{x}} tokens",
             size=7,
             hollow=cached,
@@ -212,7 +218,7 @@ def ttft_by_prompt(measured: Measured) -> Chart | None:
         (
             Panel(
                 fitting_axis(f"TTFT, {scale.unit}", [scale.of(first_s) for *_, first_s in points]),
-                tuple(it for it in series if it.points),
+                tuple(drawn for drawn in series if drawn.points),
             ),
         ),
     )
@@ -231,21 +237,22 @@ def itl_by_concurrency(measured: Measured) -> Chart | None:
         f"{duration(group.p75_s)}, the median {duration(group.p50_s)}"
         for group in groups
     )
-    whiskers = tuple((x, scale.of(it.p10_s), x, scale.of(it.p90_s)) for x, it in placed)
-    boxes = tuple((x - half, scale.of(it.p25_s), x + half, scale.of(it.p75_s)) for x, it in placed)
-    medians = tuple((x - half, scale.of(it.p50_s), x + half, scale.of(it.p50_s)) for x, it in placed)
-    tails = [(x, it, it.p99_s) for x, it in placed if it.p99_s is not None]
+    whiskers = tuple((x, scale.of(group.p10_s), x, scale.of(group.p90_s)) for x, group in placed)
+    boxes = tuple((x - half, scale.of(group.p25_s), x + half, scale.of(group.p75_s)) for x, group in placed)
+    medians = tuple((x - half, scale.of(group.p50_s), x + half, scale.of(group.p50_s)) for x, group in placed)
+    tails = [(x, group, group.p99_s) for x, group in placed if group.p99_s is not None]
     series = (
-        Series("p10 to p90", "--decode", Shape.SEGMENTS, whiskers, size=1.5),
-        Series("half of all gaps", "--decode-fill", Shape.BOXES, boxes, texts=texts),
-        Series("median", "--decode", Shape.SEGMENTS, medians, size=2.5),
-        Series(
+        ChartSeries("p10 to p90", "--decode", Mark.SEGMENTS, whiskers, size=1.5),
+        ChartSeries("half of all gaps", "--decode-fill", Mark.BOXES, boxes, texts=texts),
+        ChartSeries("median", "--decode", Mark.SEGMENTS, medians, size=2.5),
+        ChartSeries(
             "p99, of 100 gaps or more",
             "--text",
-            Shape.DOTS,
+            Mark.DOTS,
             tuple((x, scale.of(p99_s)) for x, _, p99_s in tails),
             texts=tuple(
-                f"{it.name} running: p99 {duration(p99_s)} of {it.gaps:,} gaps" for _, it, p99_s in tails
+                f"{group.name} running: p99 {duration(p99_s)} of {group.gaps:,} gaps"
+                for _, group, p99_s in tails
             ),
             size=6,
         ),
@@ -260,7 +267,11 @@ def itl_by_concurrency(measured: Measured) -> Chart | None:
         "Rising boxes: a larger batch slows every stream. p99 far above its box: other requests' prefill "
         f"stalls it. Counts with fewer than {MIN_GAPS} gaps are left out.",
         axis(counted, [placed[0][0] - 2 * half, placed[-1][0] + 2 * half], from_zero=False, whole=True),
-        (Panel(fitting_axis(f"ITL, {scale.unit}", values), tuple(it for it in series if it.points)),),
+        (
+            Panel(
+                fitting_axis(f"ITL, {scale.unit}", values), tuple(drawn for drawn in series if drawn.points)
+            ),
+        ),
     )
 
 
@@ -278,7 +289,7 @@ def fullness(measured: Measured) -> list[Chart]:
         _over_time("running", "--decode", [(g.at_s, g.running) for g in seen], "{y} at {x} s"),
         _over_time("waiting", "--engine-queue", [(g.at_s, g.waiting) for g in seen], "{y} at {x} s"),
     )
-    known = tuple(it for it in counts if it.points)
+    known = tuple(line for line in counts if line.points)
     charts = []
     if kv.points:
         charts.append(
@@ -286,12 +297,12 @@ def fullness(measured: Measured) -> list[Chart]:
                 measured,
                 "Is the KV cache full?",
                 "The share of the KV cache in use. At 100% the engine queues or preempts requests.",
-                share_axis("KV cache in use", _peak(seen) or 1.0),
+                share_axis("KV cache in use", max(value for _, value in kv.points) or 1.0),
                 (kv,),
             )
         )
     if known:
-        most = max(value for it in known for _, value in it.points)
+        most = max(value for line in known for _, value in line.points)
         charts.append(
             _load_chart(
                 measured,
@@ -305,20 +316,18 @@ def fullness(measured: Measured) -> list[Chart]:
 
 
 def _load_chart(
-    measured: Measured, question: str, caption: str, y: Axis, series: tuple[Series, ...]
+    measured: Measured, question: str, caption: str, y: Axis, series: tuple[ChartSeries, ...]
 ) -> Chart:
-    x = axis(SECONDS, [at_s for it in series for at_s, _ in it.points if at_s >= 0])
+    x = axis(SECONDS, [at_s for line in series for at_s, _ in line.points if at_s >= 0])
     shaded = shade(measured.report.window.start_s, y)
     return Chart(question, caption, x, (Panel(y, (*shaded, *series), height=200),))
 
 
-def _peak(seen: Sequence[Gauge]) -> float:
-    return max((gauge.kv_usage or 0.0 for gauge in seen), default=0.0)
-
-
-def _over_time(name: str, colour: str, readings: Sequence[tuple[float, float | None]], hover: str) -> Series:
+def _over_time(
+    name: str, colour: str, readings: Sequence[tuple[float, float | None]], hover: str
+) -> ChartSeries:
     points = _peaks([(at_s, value) for at_s, value in readings if value is not None])
-    return Series(name, colour, Shape.STEPS, tuple(points), hover)
+    return ChartSeries(name, colour, Mark.STEPS, tuple(points), hover)
 
 
 def _peaks(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

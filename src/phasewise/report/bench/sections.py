@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
+from phasewise.benchmark.notes import TypicalTtft
+from phasewise.benchmark.results import BenchReport
+from phasewise.benchmark.statistics.summary import Summary, readings_needed
 from phasewise.core.units import NONE, bound, count, counted, duration, durations, number, share
-from phasewise.loadgen.notes import TypicalTtft
-from phasewise.loadgen.results import BenchReport
-from phasewise.loadgen.statistics.summary import Summary, readings_needed
 from phasewise.report.bench import run_charts
-from phasewise.report.bench.phases import PHASES, UNEXPLAINED, Measured, PhaseStyle
-from phasewise.report.bench.table import rest_name
-from phasewise.report.charts import Chart
+from phasewise.report.bench.phases import Measured
+from phasewise.report.bench.table import account_rows, typical_rows
+from phasewise.report.diagnosis.ledger_rows import ledger
 from phasewise.report.drawn_charts import chart_grid, drawn
 from phasewise.report.layout import section
 from phasewise.report.markup import Html, element, table, together
@@ -22,15 +21,17 @@ PERCENTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))
 
 def run_sections(measured: Measured) -> Html:
     """Everything about one run, from its key figures to its errors."""
-    report = measured.report
+    report, bars = measured.report, run_charts.request_bars(measured)
+    spreads = run_charts.distributions(measured)
     return together(
         (
             section("Key figures", _cards(report)),
             section("Where TTFT goes", _typical(report.typical_ttft)),
-            section("Latency distributions", _distributions(measured)),
             section(
-                "Requests over time", _chart_or(run_charts.request_bars(measured), "No request was sent.")
+                "Latency distributions",
+                chart_grid(spreads, columns=3) if spreads else _sentence("No data for this chart."),
             ),
+            section("Requests over time", drawn(bars) if bars else _sentence("No request was sent.")),
             section("What the latencies depend on", _drivers(measured)),
             section("Engine load", _fullness(measured)),
             section("Engine counters and client measurements", _two_accounts(measured)),
@@ -129,7 +130,7 @@ def _latency_card(name: str, meaning: str, summary: Summary, noun: str) -> Html:
         (percentile, _with_interval(summary, percentile, needed_share, noun))
         for percentile, needed_share in PERCENTILES[1:]
     )
-    low = _interval(summary, "p50")
+    low = interval(summary, "p50")
     under = f"p50 of {counted(summary.count, noun)}" + (f", 95%: {low}" if low else "")
     return _card(name, meaning, duration(summary.p50), under, rows)
 
@@ -139,13 +140,14 @@ def _with_interval(summary: Summary, percentile: str, needed_share: float, noun:
     if value is None:
         needed = readings_needed(needed_share)
         return together((NONE, element("small", f"too few {noun}s: {summary.count} of {needed}")))
-    interval = _interval(summary, percentile)
+    spread = interval(summary, percentile)
     return together(
-        (duration(value), element("small", f"95%: {interval}" if interval else "too few for an interval"))
+        (duration(value), element("small", f"95%: {spread}" if spread else "too few for an interval"))
     )
 
 
-def _interval(summary: Summary, percentile: str) -> str:
+def interval(summary: Summary, percentile: str) -> str:
+    """The 95% interval of a percentile; empty where there are too few readings."""
     bounds = getattr(summary, f"{percentile}_interval")
     return durations(bounds) if bounds is not None else ""
 
@@ -160,15 +162,6 @@ def _card(name: str, meaning: str, figure: str, under: str, rows: Sequence[tuple
         element("dl", *pairs),
         class_="card",
     )
-
-
-def _distributions(measured: Measured) -> Html:
-    charts = run_charts.distributions(measured)
-    return chart_grid(charts, columns=3) if charts else _sentence("No data for this chart.")
-
-
-def _chart_or(chart: Chart | None, otherwise: str) -> Html:
-    return drawn(chart) if chart is not None else _sentence(otherwise)
 
 
 def _drivers(measured: Measured) -> Html:
@@ -194,53 +187,15 @@ def _fullness(measured: Measured) -> Html:
 def _typical(typical: TypicalTtft | None) -> Html:
     if typical is None:
         return _sentence("Not observed: no request received a first token.")
-    rows = [
-        (PHASES[entry.part], entry.source.value.replace("_", " "), entry.seconds) for entry in typical.parts
-    ]
-    rows.append(
-        (replace(UNEXPLAINED, name=rest_name(typical.unexplained_s)), "not measured", typical.unexplained_s)
+    return ledger(
+        typical_rows(typical),
+        typical.ttft_s,
+        "What does a typical request wait for?",
+        f"The mean of the {counted(typical.requests, 'request')} around the median TTFT, so that "
+        "the parts add up. Unexplained: time that no source reports; up to 5 ms it is the way between "
+        "client and engine, and parsing.",
+        total="TTFT",
     )
-    whole_s = sum(max(seconds, 0.0) for _, _, seconds in rows)
-    pieces = (
-        element(
-            "span",
-            style=f"width:{100 * seconds / whole_s:.3f}%;background:var({phase.colour})",
-            title=f"{phase.name}: {duration(seconds)}",
-        )
-        for phase, _, seconds in rows
-        if seconds > 0
-    )
-    accounted = table(
-        ("part", "seen by", "time", "share"),
-        [
-            *(
-                (_swatched(phase), source, duration(seconds), share(_part_of(seconds, typical.ttft_s)))
-                for phase, source, seconds in rows
-            ),
-            (element("strong", "TTFT"), "", element("strong", duration(typical.ttft_s)), ""),
-        ],
-        words=2,
-    )
-    return element(
-        "figure",
-        element("h3", "What does a typical request wait for?"),
-        element("div", *pieces, class_="stack", role="img", aria_label="the parts of TTFT in proportion"),
-        accounted,
-        element(
-            "figcaption",
-            f"The mean of the {counted(typical.requests, 'request')} around the median TTFT, so that "
-            "the parts add up. Unexplained: time that no source reports; up to 5 ms it is the way between "
-            "client and engine, and parsing.",
-        ),
-    )
-
-
-def _swatched(phase: PhaseStyle) -> Html:
-    return together((element("i", class_="swatch", style=f"background:var({phase.colour})"), phase.name))
-
-
-def _part_of(seconds: float, whole_s: float) -> float | None:
-    return seconds / whole_s if whole_s > 0 else None
 
 
 def _two_accounts(measured: Measured) -> Html:
@@ -248,56 +203,11 @@ def _two_accounts(measured: Measured) -> Html:
     if report.engine is None:
         return _sentence("Only the client's measurements: this address serves no engine metrics.")
     lead = _sentence(
-        "Both should agree; where the client waits longer, the time was spent between them. The "
-        "client counts requests that arrived in the window, the engine those that ended in it; its counters "
-        "are read once a second, so its window is up to two seconds longer."
+        "Both should agree; where the client waits longer, the time was spent between them. The client's "
+        "latencies are of requests that arrived in the window, the engine's of those that ended in it; its "
+        "counters are read once a second, so its window is up to two seconds longer."
     )
-    return together((lead, _narrow(table(("", "client", "engine"), _account_rows(report)))))
-
-
-def _account_rows(report: BenchReport) -> list[tuple[str, str, str]]:
-    engine = report.engine
-    if engine is None:
-        return []
-    prompts = report.prompt_tokens
-    prompt_total = prompts.mean * prompts.count if prompts.mean is not None else None
-    cached = report.cached_tokens
-    outputs = report.output_tokens
-    rows = [
-        ("requests answered", count(report.succeeded), count(engine.requests)),
-        ("TTFT, mean", duration(report.ttft_s.mean), duration(engine.ttft_mean_s)),
-        ("queue, mean", NONE, duration(engine.queue_mean_s)),
-        ("prefill, mean", NONE, duration(engine.prefill_mean_s)),
-        ("ITL, mean", duration(report.itl_pooled_s.mean), duration(engine.itl_mean_s)),
-        ("E2E, mean", duration(report.e2e_s.mean), duration(engine.e2e_mean_s)),
-        ("prompt tokens", count(prompt_total), count(engine.prompt_tokens)),
-        (
-            "prompt tokens from cache",
-            share(cached / prompt_total if cached is not None and prompt_total else None),
-            share(engine.cached_share),
-        ),
-        (
-            "output tokens",
-            count(outputs.mean * outputs.count if outputs.mean is not None else None),
-            count(engine.generation_tokens),
-        ),
-        ("preemptions", NONE, count(engine.preemptions)),
-        ("KV cache in use, highest", NONE, share(engine.kv_usage_max)),
-        ("running, highest", NONE, count(engine.running_max)),
-        ("waiting, highest", NONE, count(engine.waiting_max)),
-    ]
-    if engine.steps is not None:
-        steps = engine.steps
-        rows += [
-            ("steps", NONE, count(steps.count)),
-            ("steps with prefill and decode", NONE, count(steps.mixed)),
-            (
-                "a step, p50 / p99",
-                NONE,
-                f"{duration(steps.duration_s.p50)} / {duration(steps.duration_s.p99)}",
-            ),
-        ]
-    return rows
+    return together((lead, _narrow(table(("", "client", "engine"), account_rows(report)))))
 
 
 def _errors(report: BenchReport) -> Html:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from phasewise.benchmark.results import BenchReport
+from phasewise.benchmark.statistics.summary import Summary
+from phasewise.benchmark.workload.arrivals import ClosedLoop, Load, OpenLoop
 from phasewise.core.units import AxisScale, bound, duration, number, scale_for, share
-from phasewise.loadgen.results import BenchReport
-from phasewise.loadgen.statistics.summary import Summary
-from phasewise.loadgen.workload.arrivals import ClosedLoop, Load, OpenLoop
 from phasewise.report.bench.phases import Measured
 from phasewise.report.charts import (
     Axis,
     Chart,
+    ChartSeries,
     Label,
+    Mark,
     Panel,
-    Series,
-    Shape,
     axis,
     fitting_axis,
     level,
@@ -85,12 +85,16 @@ def _latency_chart(latency: _Latency, points: Sequence[Measured]) -> Chart | Non
     scale = scale_for(max(read))
     short, unit = short_labels([point.label for point, _ in known])
     x = axis(THROUGHPUT, [rate for _, rate in known], from_zero=False)
-    series = tuple(it for line in latency.lines for it in _line(latency, line, known, scale) if it.points)
+    series = tuple(
+        drawn for line in latency.lines for drawn in _line(latency, line, known, scale) if drawn.points
+    )
     # Only one line is labelled, the upper one if it has all points: both have the same labels.
-    labelled = max((it for it in reversed(series) if it.shape is Shape.DOTS), key=lambda it: len(it.points))
+    labelled = max(
+        (drawn for drawn in reversed(series) if drawn.mark is Mark.DOTS), key=lambda drawn: len(drawn.points)
+    )
     names = dict(zip((rate for _, rate in known), short, strict=True))
     labels = tuple(Label(at, height, names[at]) for at, height in labelled.points)
-    heights = [y for it in series for point in it.points for y in point[1::2]]
+    heights = [y for drawn in series for point in drawn.points for y in point[1::2]]
     y = fitting_axis(f"{latency.name}, {scale.unit}", [*heights, scale.of(latency.bound_s)])
     slo = level(f"SLO {bound(latency.bound_s)}", scale.of(latency.bound_s), x)
     return Chart(
@@ -113,7 +117,7 @@ def short_labels(labels: Sequence[str]) -> tuple[list[str], str]:
 
 def _line(
     latency: _Latency, line: tuple[str, str], known: Sequence[tuple[Measured, float]], scale: AxisScale
-) -> Iterator[Series]:
+) -> Iterator[ChartSeries]:
     """A line, its intervals, and its points."""
     percentile, colour = line
     read = [
@@ -128,9 +132,9 @@ def _line(
         f"{point.label}: {name} {duration(value)} at {number(rate)} tokens/s"
         for point, rate, value, _ in read
     )
-    yield Series(f"{name} line", colour, Shape.LINE, points, listed=False)
-    yield Series(f"{name} interval", colour, Shape.SEGMENTS, spreads, size=1.5, listed=False)
-    yield Series(name, colour, Shape.DOTS, points, texts=texts, size=8)
+    yield ChartSeries(f"{name} line", colour, Mark.LINE, points, listed=False)
+    yield ChartSeries(f"{name} interval", colour, Mark.SEGMENTS, spreads, size=1.5, listed=False)
+    yield ChartSeries(name, colour, Mark.DOTS, points, texts=texts, size=8)
 
 
 def goodput_by_load(points: Sequence[Measured]) -> Chart | None:
@@ -147,8 +151,8 @@ def goodput_by_load(points: Sequence[Measured]) -> Chart | None:
     placed = tuple((at, value) for at, _, value in shares)
     texts = tuple(f"{point.label}: {share(value)} met the SLO" for _, point, value in shares)
     series = (
-        Series("met the SLO, line", "--accent", Shape.LINE, placed, listed=False),
-        Series("met the SLO", "--accent", Shape.DOTS, placed, texts=texts, size=8),
+        ChartSeries("met the SLO, line", "--accent", Mark.LINE, placed, listed=False),
+        ChartSeries("met the SLO", "--accent", Mark.DOTS, placed, texts=texts, size=8),
     )
     return Chart(
         "How much load meets the SLO?",

@@ -3,45 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from phasewise.benchmark.notes import TypicalTtft
+from phasewise.benchmark.results import DEFINITIONS, BenchReport
+from phasewise.benchmark.run import CUT_SHORT
+from phasewise.benchmark.statistics.max_rate import MaxRate
+from phasewise.benchmark.statistics.summary import Summary
 from phasewise.core.units import NONE, bound, count, duration, elapsed, milliseconds, number, share
-from phasewise.loadgen.engine_watch import EngineView
-from phasewise.loadgen.notes import TypicalTtft
-from phasewise.loadgen.results import DEFINITIONS, BenchReport
-from phasewise.loadgen.run import CUT_SHORT
-from phasewise.loadgen.statistics.max_rate import MaxRate
-from phasewise.loadgen.statistics.summary import Summary
+from phasewise.report.diagnosis.ledger_rows import LedgerRow, rows_of_parts, share_in_words, with_rest
+from phasewise.report.text_tables import text_table
 
 LINE_COLUMNS = 80
 LOAD_COLUMNS = 10
-_SWEEP_COLUMNS = ("TTFT\np50", "TTFT\np90", "TPOT\np50", "ITL\np99", "E2E\np50", "tok/s", "SLO\nmet")
-
-PART_NAMES = {
-    "client_lag": "generator lag",
-    "gateway_wait": "gateway wait",
-    "cache_look_up": "cache lookup",
-    "earlier_attempts": "earlier attempts",
-    "step_in_flight": "step in flight",
-    "engine_queue": "engine queue",
-    "prefill": "prefill",
-    "prefill_others": "other requests' prefill",
-    "kv_transfer": "KV transfer",
-}
+SWEEP_LATENCIES = (
+    ("TTFT p50", "ttft_s", "p50"),
+    ("TTFT p90", "ttft_s", "p90"),
+    ("TPOT p50", "tpot_s", "p50"),
+    ("ITL p99", "itl_pooled_s", "p99"),
+    ("E2E p50", "e2e_s", "p50"),
+)
+"""What the screen and the page show of each load: a name, a summary of the report, a percentile."""
 
 
 def render(report: BenchReport) -> RenderableType:
-    """The whole report of one run."""
     parts: list[RenderableType] = [_headline(report), *_warnings(report)]
     if report.succeeded:
         parts += [_latencies(report), _outcomes(report)]
     if report.typical_ttft is not None:
         parts.append(_ttft_parts(report.typical_ttft))
     if report.engine is not None:
-        parts.append(_engine(report.engine, report))
+        parts.append(_engine(report))
     parts += [Text(f"note: {note}") for note in _other(report)]
     if report.succeeded:
         parts.append(_definitions())
@@ -55,19 +51,15 @@ def render_sweep(points: Sequence[tuple[str, BenchReport]]) -> RenderableType:
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, collapse_padding=True)
     load_width = _width_of_loads([label for label, _ in points])
     speeds = [number(report.output_tokens_per_s) for _, report in points]
-    others = load_width + max(map(len, ("tok/s", *speeds))) + len("100%") + len(_SWEEP_COLUMNS)
-    space = (LINE_COLUMNS - others) // (len(_SWEEP_COLUMNS) - 2)
+    others = load_width + max(map(len, ("tok/s", *speeds))) + len("100%") + len(SWEEP_LATENCIES) + 2
+    space = (LINE_COLUMNS - others) // len(SWEEP_LATENCIES)
     table.add_column("load", width=load_width)
-    for column in _SWEEP_COLUMNS:
-        table.add_column(column, justify="right", overflow="fold")
+    for column in (*(label for label, _, _ in SWEEP_LATENCIES), "tok/s", "SLO met"):
+        table.add_column(column.replace(" ", "\n"), justify="right", overflow="fold")
     for (label, report), speed in zip(points, speeds, strict=True):
         table.add_row(
             label,
-            _estimate(report.ttft_s.p50, report.ttft_s.p50_interval, space),
-            _estimate(report.ttft_s.p90, report.ttft_s.p90_interval, space),
-            _estimate(report.tpot_s.p50, report.tpot_s.p50_interval, space),
-            _estimate(report.itl_pooled_s.p99, report.itl_pooled_s.p99_interval, space),
-            _estimate(report.e2e_s.p50, report.e2e_s.p50_interval, space),
+            *(_estimate(getattr(report, name), percentile, space) for _, name, percentile in SWEEP_LATENCIES),
             speed,
             share(report.goodput.share),
         )
@@ -90,7 +82,6 @@ def _width_of_loads(labels: Sequence[str]) -> int:
 
 
 def render_max_rate(found: MaxRate, points: Sequence[tuple[str, BenchReport]]) -> RenderableType:
-    """The highest rate, and the trials behind it."""
     return Group(render_sweep(points), Text(found.words))
 
 
@@ -124,9 +115,8 @@ def _warnings(report: BenchReport) -> list[Text]:
 
 
 def _latencies(report: BenchReport) -> Table:
-    table = Table("ms", title="Latency (with 95% intervals)", title_justify="left")
-    for column in ("n", "mean", "p50", "p90", "p99", "max"):
-        table.add_column(column, justify="right", overflow="fold")
+    heads = ("ms", "n", "mean", "p50", "p90", "p99", "max")
+    table = text_table("Latency (with 95% intervals)", heads, fold=True)
     for name, summary in (
         ("TTFT", report.ttft_s),
         ("TPOT", report.tpot_s),
@@ -136,7 +126,9 @@ def _latencies(report: BenchReport) -> Table:
         ("stall excess", report.stall_excess_s),
         ("generator lag", report.lag_s),
     ):
-        table.add_row(name, f"{summary.count:,}", *_cells(summary))
+        estimates = (_estimate(summary, percentile) for percentile in ("p50", "p90", "p99"))
+        count_and_mean = f"{summary.count:,}", milliseconds(summary.mean)
+        table.add_row(name, *count_and_mean, *estimates, milliseconds(summary.max))
     return table
 
 
@@ -167,45 +159,62 @@ RESOLVED_S = 0.005
 """The way between client and engine and parsing take a few milliseconds, which no source resolves."""
 
 
-def rest_name(seconds: float) -> str:
-    """What no source reports of a TTFT: below what sources resolve it is no riddle."""
-    return "unexplained" if seconds > RESOLVED_S else "network and parsing"
+def typical_rows(typical: TypicalTtft) -> tuple[LedgerRow, ...]:
+    """Its parts, for the screen and the page; what no source reports is no riddle below what they resolve."""
+    *parts, rest = with_rest(rows_of_parts(typical.parts), typical.unexplained_s)
+    return (*parts, rest if rest.seconds > RESOLVED_S else replace(rest, name="network and parsing"))
 
 
 def _ttft_parts(typical: TypicalTtft) -> Table:
     title = f"Where TTFT goes, for the {typical.requests} requests around the median"
-    table = Table("part", "seen by", title=title, title_justify="left")
-    table.add_column("ms", justify="right")
-    table.add_column("share", justify="right")
-    rows = [(PART_NAMES[part.part], part.source.value, part.seconds) for part in typical.parts]
-    for name, source, seconds in (*rows, (rest_name(typical.unexplained_s), "-", typical.unexplained_s)):
-        part = share(seconds / typical.ttft_s) if typical.ttft_s > 0 else NONE
-        table.add_row(name, source.replace("_", " "), milliseconds(seconds), part)
+    table = text_table(title, ("part", "seen by", "ms", "share"), words=2)
+    for row in typical_rows(typical):
+        part = share_in_words(row.seconds, typical.ttft_s)
+        table.add_row(row.name, row.source, milliseconds(row.seconds), part)
     table.add_row("TTFT", "", milliseconds(typical.ttft_s), "")
     return table
 
 
-def _engine(view: EngineView, report: BenchReport) -> Table:
-    table = Table("over the same window", title="Engine counters", title_justify="left")
-    table.add_column("engine", justify="right")
-    table.add_column("client", justify="right")
-    table.add_row("TTFT, mean ms", milliseconds(view.ttft_mean_s), milliseconds(report.ttft_s.mean))
-    table.add_row("  of it queue, mean ms", milliseconds(view.queue_mean_s), "")
-    table.add_row("  of it prefill, mean ms", milliseconds(view.prefill_mean_s), "")
-    table.add_row("ITL, mean ms", milliseconds(view.itl_mean_s), milliseconds(report.itl_pooled_s.mean))
-    table.add_row("E2E, mean ms", milliseconds(view.e2e_mean_s), milliseconds(report.e2e_s.mean))
-    table.add_row("requests ended", count(view.requests), f"{report.ended_in_window:,}")
-    table.add_row("prompt tokens from cache", share(view.cached_share), "")
-    table.add_row("KV cache use, highest", share(view.kv_usage_max), "")
-    running = f"{count(view.running_max)} / {count(view.waiting_max)}"
-    table.add_row("running / waiting, highest", running, "")
-    table.add_row("preemptions", count(view.preemptions), "")
-    if view.steps is not None:
-        steps = view.steps
-        table.add_row("steps, those with prompt and decode tokens", f"{steps.count:,}, {steps.mixed:,}", "")
-        middle, tail = milliseconds(steps.duration_s.p50), milliseconds(steps.duration_s.p99)
-        table.add_row("step, p50 / p99 ms", f"{middle} / {tail}", "")
+def _engine(report: BenchReport) -> Table:
+    table = text_table("Engine counters", ("over the same window", "engine", "client"))
+    for name, client, engine in account_rows(report):
+        table.add_row(name, engine, client)
     return table
+
+
+def account_rows(report: BenchReport) -> list[tuple[str, str, str]]:
+    """What the client measured and what the engine counted; empty without the engine's counters."""
+    engine, prompts, outputs = report.engine, report.prompt_tokens, report.output_tokens
+    if engine is None:
+        return []
+    prompt_total = prompts.mean * prompts.count if prompts.mean is not None else None
+    cached_share = (
+        report.cached_tokens / prompt_total if report.cached_tokens is not None and prompt_total else None
+    )
+    output_total = outputs.mean * outputs.count if outputs.mean is not None else None
+    rows = [
+        ("requests ended", count(report.ended_in_window), count(engine.requests)),
+        ("TTFT, mean", duration(report.ttft_s.mean), duration(engine.ttft_mean_s)),
+        ("queue, mean", NONE, duration(engine.queue_mean_s)),
+        ("prefill, mean", NONE, duration(engine.prefill_mean_s)),
+        ("ITL, mean", duration(report.itl_pooled_s.mean), duration(engine.itl_mean_s)),
+        ("E2E, mean", duration(report.e2e_s.mean), duration(engine.e2e_mean_s)),
+        ("prompt tokens", count(prompt_total), count(engine.prompt_tokens)),
+        ("prompt tokens from cache", share(cached_share), share(engine.cached_share)),
+        ("output tokens", count(output_total), count(engine.generation_tokens)),
+        ("preemptions", NONE, count(engine.preemptions)),
+        ("KV cache in use, highest", NONE, share(engine.kv_usage_max)),
+        ("running, highest", NONE, count(engine.running_max)),
+        ("waiting, highest", NONE, count(engine.waiting_max)),
+    ]
+    if (steps := engine.steps) is not None:
+        middle, tail = duration(steps.duration_s.p50), duration(steps.duration_s.p99)
+        rows += [
+            ("steps", NONE, count(steps.count)),
+            ("steps with prefill and decode", NONE, count(steps.mixed)),
+            ("a step, p50 / p99", NONE, f"{middle} / {tail}"),
+        ]
+    return rows
 
 
 def _definitions() -> Table:
@@ -215,20 +224,9 @@ def _definitions() -> Table:
     return table
 
 
-def _cells(summary: Summary) -> list[str]:
-    return [
-        milliseconds(summary.mean),
-        _estimate(summary.p50, summary.p50_interval),
-        _estimate(summary.p90, summary.p90_interval),
-        _estimate(summary.p99, summary.p99_interval),
-        milliseconds(summary.max),
-    ]
-
-
-def _estimate(
-    value_s: float | None, interval_s: tuple[float, float] | None, space: int = LINE_COLUMNS
-) -> str:
+def _estimate(summary: Summary, percentile: str, space: int = LINE_COLUMNS) -> str:
     """A value above its interval, which is broken after its dash where there is no space for it."""
+    value_s, interval_s = getattr(summary, percentile), getattr(summary, f"{percentile}_interval")
     if interval_s is None:
         return milliseconds(value_s)
     low, high = map(milliseconds, interval_s)

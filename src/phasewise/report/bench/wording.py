@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from phasewise.benchmark.workload.arrivals import ClosedLoop, Load, OpenLoop, Spacing
+from phasewise.benchmark.workload.lengths import Lengths
+from phasewise.benchmark.workload.plan import PlanSpec
+from phasewise.benchmark.workload.presets import Shape
+from phasewise.benchmark.workload.texts import Written
+from phasewise.benchmark.workload.traces import Trace
 from phasewise.core.units import share, significant
-from phasewise.loadgen.workload.arrivals import ClosedLoop, Load, OpenLoop, Spacing
-from phasewise.loadgen.workload.lengths import Lengths
-from phasewise.loadgen.workload.plan import PlanSpec
-from phasewise.loadgen.workload.presets import Shape
-from phasewise.loadgen.workload.texts import Written
-from phasewise.loadgen.workload.traces import Trace
 
 
 def load_in_words(load: Load, *, conversations: bool = False) -> str:

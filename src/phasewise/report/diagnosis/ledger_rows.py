@@ -5,31 +5,25 @@ Colours are the names of CSS variables in report/assets/style.css.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from phasewise.core.latency import PartTime
 from phasewise.core.timeline import GatewayTimes, Part, Source
-from phasewise.diagnosis.analysis.window_summary import StartSummary, StreamSummary, TokenLedger
+from phasewise.core.units import duration
+from phasewise.diagnosis.analysis.streams import StreamSummary
+from phasewise.diagnosis.analysis.token_ledger import TokenLedger
+from phasewise.diagnosis.analysis.ttft import StartSummary
 from phasewise.diagnosis.finding import FactSource
 from phasewise.report.bench.phases import PHASES, UNEXPLAINED
+from phasewise.report.layout import stacked, swatched
+from phasewise.report.markup import Html, element, table, together
 
 SMALL_SHARE = 0.01
 """Rows with a smaller share than this are merged."""
 SEEN_SHARE = 0.005
 """Less than this is shown as 0%, so it is left out."""
-PARTS = {
-    Part.CLIENT_LAG: "generator lag",
-    Part.GATEWAY_WAIT: "gateway",
-    Part.CACHE_LOOK_UP: "cache lookup",
-    Part.EARLIER_ATTEMPTS: "earlier attempts",
-    Part.STEP_IN_FLIGHT: "waiting for running step",
-    Part.ENGINE_QUEUE: "engine queue",
-    Part.PREFILL: "prefill, own tokens",
-    Part.PREFILL_OTHERS: "other requests' prefill",
-    Part.KV_TRANSFER: "KV transfer",
-}
-UNEXPLAINED_ROW = "unexplained"
+OWN_PREFILL = "prefill, own tokens"
 NO_CLOCK = "not measured"
 
 
@@ -51,7 +45,9 @@ def start_rows(start: StartSummary) -> tuple[LedgerRow, ...]:
 def rows_of_parts(parts: Iterable[PartTime]) -> tuple[LedgerRow, ...]:
     """The parts of a TTFT, of one request or of a mean."""
     return tuple(
-        LedgerRow(_part_name(entry), entry.seconds, _source(entry.source), PHASES[entry.part].colour)
+        LedgerRow(
+            _part_name(entry), entry.seconds, entry.source.value.replace("_", " "), PHASES[entry.part].colour
+        )
         for entry in parts
     )
 
@@ -65,13 +61,13 @@ def with_rest(rows: Iterable[LedgerRow], rest_s: float) -> tuple[LedgerRow, ...]
     text, measured_s = tuple(rows), 0.0
     if rest_s < 0 and (measured_s := sum(row.seconds for row in text)) > 0:
         text = tuple(replace(row, seconds=row.seconds * (1 + rest_s / measured_s)) for row in text)
-    return (*text, LedgerRow(UNEXPLAINED_ROW, max(0.0, rest_s), NO_CLOCK, UNEXPLAINED.colour))
+    return (*text, LedgerRow(UNEXPLAINED.name, max(0.0, rest_s), NO_CLOCK, UNEXPLAINED.colour))
 
 
 def with_gateway_stages(rows: Iterable[LedgerRow], times: GatewayTimes | None) -> Iterator[LedgerRow]:
     """The rows of one request; the gateway's is split into its stages, and placing and connecting."""
     for row in rows:
-        if times is None or row.name != PARTS[Part.GATEWAY_WAIT]:
+        if times is None or row.name != PHASES[Part.GATEWAY_WAIT].name:
             yield row
             continue
         left_s = row.seconds
@@ -81,14 +77,11 @@ def with_gateway_stages(rows: Iterable[LedgerRow], times: GatewayTimes | None) -
 
 
 def _part_name(entry: PartTime) -> str:
+    if entry.part is not Part.PREFILL:
+        return PHASES[entry.part].name
     # Only the step record separates a prompt's own tokens from those of other requests in the same steps.
-    if entry.part is Part.PREFILL and entry.source is not Source.STEP_RECORD:
-        return "prefill (own and others', not separable)"
-    return PARTS[entry.part]
-
-
-def _source(source: Source) -> str:
-    return source.value.replace("_", " ")
+    own = entry.source is Source.STEP_RECORD
+    return OWN_PREFILL if own else "prefill (own and others', not separable)"
 
 
 def stream_rows(stream: StreamSummary) -> tuple[LedgerRow, ...]:
@@ -149,3 +142,38 @@ def share_in_words(seconds: float, whole_s: float) -> str:
     if whole_s <= 0:
         return ""
     return f"{round(seconds / whole_s, 2) + 0.0:.0%}"
+
+
+DUST_SHARE = 1e-4
+"""A part with a smaller share than this gets no row on the page."""
+
+
+def ledger(
+    rows: Sequence[LedgerRow],
+    whole_s: float,
+    question: str,
+    caption: str,
+    *,
+    total: str = "mean",
+    lead: str = "",
+) -> Html:
+    """A latency as one bar and the table that it adds up to; by default a mean. `lead` is its figures."""
+    drawn_s = sum(max(row.seconds, 0.0) for row in rows)
+    bar = stacked([(row.name, row.seconds, row.colour) for row in rows], drawn_s, question)
+    body = [
+        (
+            together((swatched(row.colour, row.name), element("small", row.source))),
+            duration(row.seconds),
+            share_in_words(row.seconds, whole_s),
+        )
+        for row in rows
+        if abs(row.seconds) >= DUST_SHARE * whole_s or row.name == UNEXPLAINED.name
+    ]
+    last = (element("strong", total), element("strong", duration(whole_s)), "")
+    return element(
+        "figure",
+        element("h3", question),
+        *([element("p", lead, class_="under")] if lead else []),
+        *((bar, table(("part and source", "time", "share"), [*body, last])) if rows else ()),
+        element("figcaption", caption),
+    )

@@ -5,25 +5,23 @@ It shows request ids and counts, never a prompt.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 from phasewise import __version__
+from phasewise.benchmark.results import DEFINITIONS
 from phasewise.core.units import bound, counted, duration, elapsed
 from phasewise.diagnosis.analysis.attribution import explained, readings_of
 from phasewise.diagnosis.evidence import Evidence
 from phasewise.diagnosis.verdict import Ruling, Verdict
-from phasewise.loadgen.results import DEFINITIONS
 from phasewise.report.diagnosis import sections, words
-from phasewise.report.diagnosis.engine_lines import engines_in_words
-from phasewise.report.diagnosis.ledger_rows import start_rows, stream_rows
+from phasewise.report.diagnosis.ledger_rows import ledger, start_rows, stream_rows
+from phasewise.report.diagnosis.sections import examples, waterfalls
 from phasewise.report.diagnosis.stall_scene import SPAN_S, StallScene, worst_scenes
 from phasewise.report.diagnosis.step_charts import step_chart
-from phasewise.report.diagnosis.waterfalls import examples, waterfalls
+from phasewise.report.diagnosis.surroundings import engines_in_words, engines_table, workload_section
 from phasewise.report.diagnosis.words import tpot_in_words, ttft_in_words
-from phasewise.report.diagnosis.workload import workload_section
 from phasewise.report.drawn_charts import drawn
-from phasewise.report.layout import defined, facts, section, strip, whole_page
+from phasewise.report.layout import defined, facts, moment, section, strip, whole_page
 from phasewise.report.markup import Html, element, together
 
 # --- The definitions that the page prints.
@@ -106,7 +104,7 @@ def verdict_sections(verdict: Verdict, evidence: Evidence) -> Html:
         *_where(verdict),
         *_worst_stall(scenes, evidence),
         section("What to do", sections.what_to_do(verdict)),
-        *_findings(verdict),
+        *([section("Why: all causes found", sections.findings(verdict))] if verdict.findings else []),
         *_steps(scenes, verdict, evidence),
         section("Not observed", sections.not_observed(verdict.summary)),
     )
@@ -116,7 +114,7 @@ def verdict_sections(verdict: Verdict, evidence: Evidence) -> Html:
 def _circumstances(verdict: Verdict, evidence: Evidence) -> Html:
     return facts(
         {
-            "Window": f"{elapsed(verdict.summary.window_s)} from {_moment(evidence.began_unix_s)}",
+            "Window": f"{elapsed(verdict.summary.window_s)} from {moment(evidence.began_unix_s)}",
             "Objective": f"TTFT {bound(verdict.slo.ttft_s)}, TPOT {bound(verdict.slo.tpot_s)}",
             "phasewise": __version__,
         }
@@ -127,10 +125,6 @@ def _probe(verdict: Verdict) -> Iterator[Html]:
     probe = verdict.summary.probe
     if probe is not None and (lines := tuple(words.probe_in_words(probe))):
         yield section("What the probe measured", sections.bulleted(lines))
-
-
-def _moment(unix_s: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(unix_s))
 
 
 def _caveats(verdict: Verdict) -> Iterator[Html]:
@@ -150,7 +144,7 @@ def _where(verdict: Verdict) -> Iterator[Html]:
 def _start(verdict: Verdict) -> Iterator[Html]:
     start = verdict.summary.start
     if start is not None:
-        yield sections.ledger(
+        yield ledger(
             start_rows(start),
             start.parts_mean_s,
             "Until the first token",
@@ -163,7 +157,7 @@ def _start(verdict: Verdict) -> Iterator[Html]:
 def _stream(verdict: Verdict) -> Iterator[Html]:
     stream = verdict.summary.stream
     if stream is not None:
-        yield sections.ledger(
+        yield ledger(
             stream_rows(stream),
             stream.tpot_mean_s,
             "From token to token",
@@ -207,13 +201,8 @@ def _steps(scenes: tuple[StallScene, ...], verdict: Verdict, evidence: Evidence)
     )
 
 
-def _findings(verdict: Verdict) -> Iterator[Html]:
-    if verdict.findings:
-        yield section("Why: all causes found", sections.findings(verdict))
-
-
 def _engines(verdict: Verdict) -> Iterator[Html]:
     engines = verdict.summary.engines
     if engines:
         text = (element("p", line) for line in engines_in_words(engines))
-        yield section("The engines", *text, sections.engines_table(engines))
+        yield section("The engines", *text, engines_table(engines))

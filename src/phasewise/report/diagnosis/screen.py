@@ -12,14 +12,11 @@ from textwrap import wrap
 from rich.console import Console
 from rich.text import Text
 
-from phasewise.core.slo import Slo
 from phasewise.core.units import bound, duration, elapsed
 from phasewise.diagnosis.advice.fix import Fix
-from phasewise.diagnosis.analysis.window_summary import StartSummary, StreamSummary, WindowSummary
 from phasewise.diagnosis.finding import Finding
 from phasewise.diagnosis.verdict import Ruling, Verdict
 from phasewise.report.diagnosis import words
-from phasewise.report.diagnosis.engine_lines import engines_in_words
 from phasewise.report.diagnosis.ledger_rows import (
     LedgerRow,
     share_in_words,
@@ -27,8 +24,8 @@ from phasewise.report.diagnosis.ledger_rows import (
     stream_rows,
     worth_a_row,
 )
+from phasewise.report.diagnosis.surroundings import engines_in_words, workload_in_words
 from phasewise.report.diagnosis.words import how_in_words, prediction_in_words, tpot_in_words, ttft_in_words
-from phasewise.report.diagnosis.workload import workload_in_words
 
 # --- Paragraphs, facts and bullets, wrapped to the screen's width.
 
@@ -92,8 +89,9 @@ def at_most(items: tuple[str, ...], many: int) -> tuple[str, ...]:
 # --- What to do: fixes with their predicted effects, and what would not help.
 
 FIXES = 4
+"""The screen shows at most this many fixes; the page shows all."""
 USELESS = 3
-"""The largest number of fixes, and of levers that would not help; the page shows all."""
+"""The screen names at most this many levers that would not help; the page names all."""
 
 
 def advice_lines(verdict: Verdict, width: int) -> Iterator[Text]:
@@ -178,13 +176,16 @@ def _lines(verdict: Verdict, subject: str, width: int) -> Iterator[Text]:
         yield from fact("" if place else "engines", line, width)
     for place, line in enumerate(() if summary.probe is None else words.probe_in_words(summary.probe)):
         yield from fact("" if place else "measured", line, width)
-    if summary.start is not None:
-        yield from _start_lines(summary.start, verdict.slo, width)
-    if summary.stream is not None:
-        yield from _stream_lines(summary.stream, verdict.slo, width)
+    slo = verdict.slo
+    if (start := summary.start) is not None:
+        rows, figures = start_rows(start), ttft_in_words(start)
+        yield from _phase("Time to first token", figures, slo.ttft_s, rows, start.parts_mean_s, width)
+    if (stream := summary.stream) is not None:
+        rows, figures = stream_rows(stream), tpot_in_words(stream)
+        yield from _phase("Time per output token", figures, slo.tpot_s, rows, stream.tpot_mean_s, width)
     yield from _why(verdict, width)
     yield from advice_lines(verdict, width)
-    yield from _not_observed(summary, width)
+    yield from beside("Not observed", at_most(summary.not_observed, UNKNOWNS), width)
 
 
 def _head(verdict: Verdict, subject: str, width: int) -> Iterator[Text]:
@@ -204,18 +205,12 @@ def _head(verdict: Verdict, subject: str, width: int) -> Iterator[Text]:
         yield from paragraph(caveat, width, style="yellow")
 
 
-def _start_lines(start: StartSummary, slo: Slo, width: int) -> Iterator[Text]:
+def _phase(
+    name: str, figures: str, objective_s: float, rows: tuple[LedgerRow, ...], whole_s: float, width: int
+) -> Iterator[Text]:
     yield Text()
-    described = f"{ttft_in_words(start)}; objective {bound(slo.ttft_s)}"
-    yield from title("Time to first token", described, width)
-    yield from _bars(start_rows(start), start.parts_mean_s, width)
-
-
-def _stream_lines(stream: StreamSummary, slo: Slo, width: int) -> Iterator[Text]:
-    yield Text()
-    described = f"{tpot_in_words(stream)}; objective {bound(slo.tpot_s)}"
-    yield from title("Time per output token", described, width)
-    yield from _bars(stream_rows(stream), stream.tpot_mean_s, width)
+    yield from title(name, f"{figures}; objective {bound(objective_s)}", width)
+    yield from _bars(rows, whole_s, width)
 
 
 def _bars(rows: tuple[LedgerRow, ...], whole_s: float, width: int) -> Iterator[Text]:
@@ -250,7 +245,10 @@ def _why(verdict: Verdict, width: int) -> Iterator[Text]:
     yield from title("Why", "" if top is None else words.cost(top, verdict), width)
     if top is not None:
         yield from bullets(_evidence(top), width)
-    yield from bullets((_in_a_line(found, verdict) for found in others), width)
+    for found in others:
+        share = words.brief_cost(found, verdict)
+        line = f"also: {words.CAUSES[found.cause]}, {share} (confidence {found.confidence})"
+        yield from bullets((line,), width)
     if missing:
         yield from bullets((missing,), width)
 
@@ -260,12 +258,3 @@ def _evidence(found: Finding) -> Iterator[str]:
     if len(found.facts) > FACTS:
         yield f"and {len(found.facts) - FACTS} more facts, in --json and --html"
     yield f"refuted if {found.refuted_by}"
-
-
-def _in_a_line(found: Finding, verdict: Verdict) -> str:
-    share = words.brief_cost(found, verdict)
-    return f"also: {words.CAUSES[found.cause]}, {share} (confidence {found.confidence})"
-
-
-def _not_observed(summary: WindowSummary, width: int) -> Iterator[Text]:
-    return beside("Not observed", at_most(summary.not_observed, UNKNOWNS), width)

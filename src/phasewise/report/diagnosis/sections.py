@@ -1,26 +1,25 @@
-"""The sections of a diagnosis: the verdict and its fixes, the ledgers, the findings, the engines."""
+"""The sections of a diagnosis: the fixes, the findings, the stalls, and examples of requests that waited."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
+from phasewise.core.latency import ttft_s
 from phasewise.core.steps import TimedStep
-from phasewise.core.units import NONE, count, counted, duration, number, share
-from phasewise.diagnosis.advice.fix import Figure, Fix, PredictedChange
-from phasewise.diagnosis.analysis.engine_load import Drafts, EngineLoad, EngineSurroundings, StepShape
+from phasewise.core.timeline import Outcome, Part, Timeline
+from phasewise.core.units import counted, duration, number, share
+from phasewise.diagnosis.advice.fix import Figure, Fix
 from phasewise.diagnosis.analysis.window_summary import WindowSummary
 from phasewise.diagnosis.finding import Finding
 from phasewise.diagnosis.verdict import Verdict
+from phasewise.report.bench.phases import PHASES, stretches
 from phasewise.report.diagnosis import words
-from phasewise.report.diagnosis.ledger_rows import UNEXPLAINED_ROW, LedgerRow, share_in_words
 from phasewise.report.diagnosis.stall_scene import DrawnStall
 from phasewise.report.diagnosis.words import FIGURES, interval_in_words, prediction_in_words
-from phasewise.report.layout import request
+from phasewise.report.layout import request, stacked, swatched
 from phasewise.report.markup import Html, element, table, together
 
-SIDE_BY_SIDE = 4
-DUST_SHARE = 1e-4
-"""A part with a smaller share than this gets no row on the page."""
 NAMED_STREAMS = 4
 """At most this many of the streams that stalled in one step are named; the others are counted."""
 
@@ -65,7 +64,12 @@ def _prediction(fix: Fix) -> str:
         return prediction_in_words(fix) if fix.unpredictable else "nothing"
     ordered = sorted(fix.effect.changes, key=lambda change: change.figure is not fix.aims_at)
     rows = [
-        (FIGURES[change.figure], _before(change), interval_in_words(change.interval)) for change in ordered
+        (
+            FIGURES[change.figure],
+            (number if change.figure is Figure.THROUGHPUT else duration)(change.before),
+            interval_in_words(change.interval),
+        )
+        for change in ordered
     ]
     if fix.effect.gain is not None:
         rows.append(("time lost beyond the objective", "", f"{-fix.effect.gain * 100:+.0f}%"))
@@ -75,58 +79,6 @@ def _prediction(fix: Fix) -> str:
         f"measured is off by {share(fix.effect.replay_off_by)} at worst, which widens the intervals",
     )
     return together((table(("figure", "now", "change, 90%"), rows), replayed))
-
-
-def _before(change: PredictedChange) -> str:
-    if change.figure is Figure.THROUGHPUT:
-        return number(change.before)
-    return duration(change.before)
-
-
-def ledger(
-    rows: Sequence[LedgerRow],
-    whole_s: float,
-    question: str,
-    caption: str,
-    *,
-    total: str = "mean",
-    lead: str = "",
-) -> Html:
-    """A latency as one bar and the table that it adds up to; by default a mean. `lead` is its figures."""
-    drawn_s = sum(max(row.seconds, 0.0) for row in rows)
-    pieces = (
-        element(
-            "span",
-            style=f"width:{100 * row.seconds / drawn_s:.3f}%;background:var({row.colour})",
-            title=f"{row.name}: {duration(row.seconds)}",
-        )
-        for row in rows
-        if row.seconds > 0
-    )
-    body = [
-        (
-            together(
-                (
-                    element("i", class_="swatch", style=f"background:var({row.colour})"),
-                    row.name,
-                    element("small", row.source),
-                )
-            ),
-            duration(row.seconds),
-            share_in_words(row.seconds, whole_s),
-        )
-        for row in rows
-        if abs(row.seconds) >= DUST_SHARE * whole_s or row.name == UNEXPLAINED_ROW
-    ]
-    last = (element("strong", total), element("strong", duration(whole_s)), "")
-    bar = element("div", *pieces, class_="stack", role="img", aria_label=question)
-    return element(
-        "figure",
-        element("h3", question),
-        *([element("p", lead, class_="under")] if lead else []),
-        *((bar, table(("part and source", "time", "share"), [*body, last])) if rows else ()),
-        element("figcaption", caption),
-    )
 
 
 def findings(verdict: Verdict) -> Html:
@@ -152,69 +104,6 @@ def _finding(found: Finding, verdict: Verdict) -> Html:
 def _share_bar(found: Finding) -> Html:
     filled = element("i", style=f"width:{100 * min(max(found.share, 0.0), 1.0):.1f}%")
     return element("div", filled, class_="share", role="img", aria_label=words.weight(found))
-
-
-def engines_table(engines: Sequence[EngineSurroundings]) -> Html:
-    """The engines' readings; a reading that no engine has is left out.
-
-    A few engines are shown side by side, many one below the other with common readings shown once.
-    """
-    described = [_engine(engine) for engine in engines]
-    names = [name for name in described[0] if any(each[name] != NONE for each in described)]
-    if len(engines) <= SIDE_BY_SIDE:
-        head = ("", *(engine.name for engine in engines))
-        side_by_side = table(head, [(name, *(each[name] for each in described)) for name in names])
-        return element("div", side_by_side, class_="narrow")
-    common = [name for name in names if len({each[name] for each in described}) == 1]
-    alike = ", ".join(f"{name} {described[0][name]}" for name in common)
-    own = [name for name in names if name not in common]
-    rows = [
-        (engine.name, *(each[name] for name in own)) for engine, each in zip(engines, described, strict=True)
-    ]
-    return together(
-        (*([element("p", f"All alike: {alike}.")] if alike else []), table(("engine", *own), rows))
-    )
-
-
-def _engine(engine: EngineSurroundings) -> dict[str, str]:
-    return {
-        "requests": count(engine.requests),
-        **_engine_load(engine.engine_load),
-        "KV tokens": count(engine.kv_tokens),
-        "preemptions": count(engine.preemptions),
-        "prefix cache": {True: "on", False: "off", None: NONE}[engine.prefix_cache_on],
-        **_steps(engine.steps),
-        "drafts accepted": _guesses_right(engine.drafts),
-        "age": duration(engine.age_s),
-        "front end, cores": number(engine.front_end_cores),
-        "waited for a CPU": share(engine.cpu_wait_share),
-        "host busy": share(engine.host_busy_share),
-        "round trip": duration(engine.round_trip_s),
-    }
-
-
-def _engine_load(engine_load: EngineLoad | None) -> dict[str, str]:
-    return {
-        "running, mean": number(engine_load.running_mean if engine_load else None),
-        "running, most": count(engine_load.running_max if engine_load else None),
-        "waiting, mean": number(engine_load.waiting_mean if engine_load else None),
-        "waiting, most": count(engine_load.waiting_max if engine_load else None),
-        "KV used, most": share(engine_load.kv_usage_max if engine_load else None),
-    }
-
-
-def _steps(steps: StepShape | None) -> dict[str, str]:
-    return {
-        "steps": count(steps.steps if steps else None),
-        "busy": share(steps.busy_share if steps else None),
-        "chunk, p50": count(steps.chunk_p50_tokens if steps else None),
-        "token budget": count(steps.budget_tokens if steps else None),
-        "decode step, p50": duration(steps.decode_step_p50_s if steps else None),
-    }
-
-
-def _guesses_right(drafts: Drafts | None) -> str:
-    return share(drafts.accepted_tokens / drafts.drafted_tokens if drafts and drafts.drafted_tokens else None)
 
 
 def stall_list(events: Sequence[DrawnStall], origin_unix_s: float, kept: bool) -> Html:
@@ -254,12 +143,93 @@ def _blamed(event: DrawnStall, timed: TimedStep, kept: bool) -> Iterator[str]:
 
 
 def not_observed(summary: WindowSummary) -> Html:
-    """What the evidence does not show."""
     if not summary.not_observed:
         return element("p", "Everything that the rules need was observed.")
     return bulleted(summary.not_observed)
 
 
 def bulleted(items: Iterable[str]) -> Html:
-    """A plain list."""
     return element("ul", *(element("li", item) for item in items), class_="implied")
+
+
+# --- Waterfalls of three requests up to their first token: median, 90th percentile and slowest.
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """An example request; `waited_s` is its TTFT, or how long it waited without one."""
+
+    which: str
+    timeline: Timeline
+    waited_s: float
+
+    @property
+    def answered(self) -> bool:
+        """Whether a first token came."""
+        return ttft_s(self.timeline) is not None
+
+
+def examples(timelines: Sequence[Timeline]) -> tuple[Example, ...]:
+    """The median, 90th percentile and slowest requests, each once, without rejected ones."""
+    waited = sorted(
+        (
+            (_waited_s(timeline), timeline)
+            for timeline in timelines
+            if timeline.outcome is not Outcome.REJECTED
+        ),
+        key=lambda item: item[0],
+    )
+    if not waited:
+        return ()
+    last = len(waited) - 1
+    places = {last: "slowest", round(0.9 * last): "90th percentile", round(0.5 * last): "median"}
+    return tuple(Example(places[place], waited[place][1], waited[place][0]) for place in sorted(places))
+
+
+def _waited_s(timeline: Timeline) -> float:
+    first_s = ttft_s(timeline)
+    return timeline.ended_s if first_s is None else first_s
+
+
+def waterfalls(drawn: Sequence[Example], kept: bool) -> Html:
+    """The examples as bars on one scale, with every part named below its bar."""
+    longest_s = max(example.waited_s for example in drawn)
+    return element(
+        "figure",
+        element("h3", "What did a request wait for?"),
+        *(_waterfall(example, longest_s, kept) for example in drawn),
+        element(
+            "figcaption",
+            "All on one scale. For most parts only the duration is known: they are drawn one after the other "
+            "in their usual order. The unexplained part is time that no source reports.",
+        ),
+    )
+
+
+def _waterfall(example: Example, longest_s: float, kept: bool) -> Html:
+    pieces = [item for item in stretches(example.timeline) if item.phase is not PHASES[Part.DECODE]]
+    text = duration(example.waited_s) if example.answered else f"no answer in {duration(example.waited_s)}"
+    tokens = example.timeline.prompt_tokens
+    prompt = f" {tokens:,} prompt tokens" if tokens is not None else ""
+    return element(
+        "div",
+        element(
+            "p",
+            element("strong", f"{example.which}: {text}"),
+            element("small", request(example.timeline.request_id, kept=kept), prompt),
+        ),
+        stacked(
+            [(item.phase.name, item.seconds, item.phase.colour) for item in pieces],
+            longest_s,
+            f"the parts of the {example.which} request's wait in proportion",
+        ),
+        element(
+            "p",
+            *(
+                element("span", swatched(item.phase.colour, item.phase.name), f" {duration(item.seconds)}")
+                for item in pieces
+            ),
+            class_="parts",
+        ),
+        class_="waterfall",
+    )

@@ -28,9 +28,9 @@ TICK_LIMIT = 4000
 """With more tokens than this, only the streams' extent and their stalls are drawn."""
 EVENT_LIMIT = 8
 CLOSE_UP = 0.7
-"""A close-up shows this much of the stall's own length on each side of it,"""
+"""A close-up shows at least this much of the stall's own length on each side of it."""
 CLOSE_UP_GAPS = 8
-"""or this many median gaps, if that is more."""
+"""A close-up shows at least this many median gaps on each side of the stall."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,6 @@ class DrawnStall:
 
     @property
     def excess_s(self) -> float:
-        """The excess time over all of its streams."""
         return sum(found.stall.excess_s for found in self.stalls)
 
 
@@ -184,7 +183,7 @@ def _scene(rank: _Rank, begin_s: float, end_s: float) -> StallScene:
         event for event in rank.events if event.begin_unix_s < end_s and event.end_unix_s > begin_s
     )
     steps = _thinned(inside, events)
-    running = [it for it in rank.timelines if _streams_in(it, begin_s, end_s)]
+    running = [timeline for timeline in rank.timelines if _streams_in(timeline, begin_s, end_s)]
     streams = _streams(running, events, begin_s, end_s)
     left_out = []
     if len(steps) < len(inside):
@@ -229,15 +228,16 @@ def _streams(
     def lost_s(timeline: Timeline) -> float:
         return sum(found.stall.excess_s for found in stalled.get(timeline.request_id, ()))
 
-    hit = sorted((it for it in running if it.request_id in stalled), key=lambda it: -lost_s(it))[
-        :STREAM_LIMIT
-    ]
-    spared = [it for it in running if it.request_id not in stalled]
+    hit = sorted(
+        (timeline for timeline in running if timeline.request_id in stalled),
+        key=lambda timeline: -lost_s(timeline),
+    )[:STREAM_LIMIT]
+    spared = [timeline for timeline in running if timeline.request_id not in stalled]
     left = STREAM_LIMIT - len(hit)
     chosen = [*hit, *(even_sample(spared, left) if left > 1 else spared[:left])]
     return tuple(
         _stream(timeline, stalled.get(timeline.request_id, ()), begin_s, end_s)
-        for timeline in sorted(chosen, key=lambda it: it.started_unix_s)
+        for timeline in sorted(chosen, key=lambda timeline: timeline.started_unix_s)
     )
 
 

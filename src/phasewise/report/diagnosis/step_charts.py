@@ -9,10 +9,10 @@ from phasewise.core.units import count, duration
 from phasewise.report.charts import (
     Axis,
     Chart,
+    ChartSeries,
     Label,
+    Mark,
     Panel,
-    Series,
-    Shape,
     axis,
     fitting_axis,
     rows_axis,
@@ -40,7 +40,7 @@ def step_chart(scene: StallScene, question: str, origin_unix_s: float) -> Chart:
     ends = [scene.begin_unix_s - origin_unix_s, scene.end_unix_s - origin_unix_s]
     panels = []
     if scene.streams:
-        names = [(row, it.request_id[-ID_LETTERS:]) for row, it in enumerate(scene.streams, start=1)]
+        names = [(row, stream.request_id[-ID_LETTERS:]) for row, stream in enumerate(scene.streams, start=1)]
         rows = rows_axis("streams", names, len(names))
         series = (*_bands(scene, origin_unix_s, rows), *_streams(scene.streams, origin_unix_s))
         panels.append(Panel(rows, series, height=ROW_PX * len(names) + 10))
@@ -62,21 +62,21 @@ def _caption(scene: StallScene) -> str:
     return text + left_out
 
 
-def _steps(scene: StallScene, origin_s: float, heights: Axis) -> tuple[Series, ...]:
-    chosen = ((*kind[:2], [it for it in scene.steps if kind[2](it.step)]) for kind in KINDS)
+def _steps(scene: StallScene, origin_s: float, heights: Axis) -> tuple[ChartSeries, ...]:
+    chosen = ((*kind[:2], [timed for timed in scene.steps if kind[2](timed.step)]) for kind in KINDS)
     return tuple(
-        Series(
+        ChartSeries(
             name,
             colour,
-            Shape.BOXES,
+            Mark.BOXES,
             tuple(
                 (
-                    _start_s(it) - origin_s,
+                    _start_s(timed) - origin_s,
                     heights.low,
-                    it.step.ended_unix_s - origin_s,
-                    (it.duration_s or 0.0) * 1000,
+                    timed.step.ended_unix_s - origin_s,
+                    (timed.duration_s or 0.0) * 1000,
                 )
-                for it in steps
+                for timed in steps
             ),
             texts=tuple(map(_step_in_words, steps)),
         )
@@ -97,16 +97,24 @@ def _step_in_words(timed: TimedStep) -> str:
     )
 
 
-def _streams(streams: Sequence[DrawnStream], origin_s: float) -> list[Series]:
+def _streams(streams: Sequence[DrawnStream], origin_s: float) -> list[ChartSeries]:
     """The legend's mark for a chunk, a series for each stream, and all stalls."""
     all_drawn = sum(len(stream.tokens_unix_s) for stream in streams) <= TICK_LIMIT
-    series = [Series(CHUNK, "--muted", Shape.SEGMENTS, ())]
+    series = [ChartSeries(CHUNK, "--muted", Mark.SEGMENTS, ())]
     for row, stream in enumerate(streams, start=1):
-        times = stream.tokens_unix_s if all_drawn else _ends(stream.tokens_unix_s)
+        times = stream.tokens_unix_s
+        if not all_drawn:
+            times = (*times[:1], *times[-1:])
         ticks = tuple((at_s - origin_s, row + 0.25, at_s - origin_s, row - 0.25) for at_s in times)
         series.append(
-            Series(
-                stream.request_id, "--muted", Shape.SEGMENTS, ticks, "a chunk at {x} s", size=1, listed=False
+            ChartSeries(
+                stream.request_id,
+                "--muted",
+                Mark.SEGMENTS,
+                ticks,
+                "a chunk at {x} s",
+                size=1,
+                listed=False,
             )
         )
     stalled = [
@@ -119,19 +127,15 @@ def _streams(streams: Sequence[DrawnStream], origin_s: float) -> list[Series]:
     ]
     if stalled:
         points, texts = zip(*stalled, strict=True)
-        series.append(Series("a stall", "--bad", Shape.SEGMENTS, points, texts=texts, size=5))
+        series.append(ChartSeries("a stall", "--bad", Mark.SEGMENTS, points, texts=texts, size=5))
     return series
 
 
-def _ends(times: Sequence[float]) -> Sequence[float]:
-    return (times[0], times[-1]) if times else ()
-
-
-def _bands(scene: StallScene, origin_s: float, y: Axis) -> tuple[Series, ...]:
+def _bands(scene: StallScene, origin_s: float, y: Axis) -> tuple[ChartSeries, ...]:
     boxes = tuple(
         (event.begin_unix_s - origin_s, y.low, event.end_unix_s - origin_s, y.high) for event in scene.events
     )
-    return (Series("stalled time", "--bad-surface", Shape.BOXES, boxes, listed=False),) if boxes else ()
+    return (ChartSeries("stalled time", "--bad-surface", Mark.BOXES, boxes, listed=False),) if boxes else ()
 
 
 def _labels(scene: StallScene, origin_s: float, heights: Axis) -> list[Label]:

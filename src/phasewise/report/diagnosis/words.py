@@ -9,7 +9,8 @@ from phasewise.core.units import duration, share
 from phasewise.diagnosis.advice.fix import NO_CLEAR_GAIN, Figure, Fix, PredictedChange
 from phasewise.diagnosis.analysis.probe_reading import ProbeReading
 from phasewise.diagnosis.analysis.stall_causes import StallCause
-from phasewise.diagnosis.analysis.window_summary import StartSummary, StreamSummary
+from phasewise.diagnosis.analysis.streams import StreamSummary
+from phasewise.diagnosis.analysis.ttft import StartSummary
 from phasewise.diagnosis.finding import Cause, Confidence, Finding, Phase
 from phasewise.diagnosis.observed.not_observed import NO_ANSWER
 from phasewise.diagnosis.rules.failing import NAMED_ENGINES
@@ -110,7 +111,7 @@ def besides(verdict: Verdict) -> tuple[str, ...]:
     """What stands beside the headline: the other slow phase, and what else is wrong with a slow server."""
     found = [] if verdict.also_slow is None else [f"also {verdict.also_slow.value.replace('_', ' ')}"]
     if verdict.ruling is not Ruling.FAILING:
-        failing = (it.cause for it in verdict.findings if it.phase is Phase.FAILING)
+        failing = (finding.cause for finding in verdict.findings if finding.phase is Phase.FAILING)
         found += [CAUSES[cause] for cause in failing if cause is not Cause.ENGINE_DOWN]
         found += [out_of_service(verdict)] if out_of_service(verdict) else []
     return tuple(found)
@@ -140,7 +141,7 @@ def cost(finding: Finding, verdict: Verdict) -> str:
 
 
 def brief_cost(finding: Finding, verdict: Verdict) -> str:
-    """One of both: stalls are a part of the loss, and hardly any of a mean token."""
+    """A finding's share of its phase, or of the loss: stalls are hardly any of a mean token."""
     part = _part_of_loss(finding, verdict)
     return weight(finding) if finding.share >= LEAST_SHARE or not part else part
 
@@ -249,7 +250,7 @@ def _all_is_well(verdict: Verdict) -> str:
 
 
 def _engine_silent(verdict: Verdict) -> bool:
-    return any(NO_ANSWER in it for it in verdict.summary.not_observed)
+    return any(NO_ANSWER in unseen for unseen in verdict.summary.not_observed)
 
 
 # --- A fix in words: how to apply it, and its predicted effect.
@@ -283,7 +284,8 @@ def prediction_in_words(fix: Fix) -> str:
     others = [
         change
         for change in fix.effect.changes
-        if change.figure is not fix.aims_at and not _stays(change.interval)
+        if change.figure is not fix.aims_at
+        and (change.interval.low < 1 - NO_CHANGE or change.interval.high > 1 + NO_CHANGE)
     ]
     text = ", ".join(map(change_in_words, (*aimed, *others)))
     doubt = ", though it may not help" if any(map(_may_not_help, aimed)) else ""
@@ -314,10 +316,6 @@ def interval_in_words(ratio: Interval) -> str:
     ends = sorted((ratio.low - 1, ratio.high - 1), key=abs if ratio.low >= 1 or ratio.high <= 1 else None)
     low, high = (f"{end * 100:+.0f}" for end in ends)
     return f"{low}%" if low == high else f"{low} to {high}%"
-
-
-def _stays(ratio: Interval) -> bool:
-    return ratio.low >= 1 - NO_CHANGE and ratio.high <= 1 + NO_CHANGE
 
 
 # --- What a probe measured, a line each.

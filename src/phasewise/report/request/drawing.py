@@ -19,15 +19,15 @@ from phasewise.costs.roofline.step_demand import PrefillChunk, StepDemand, deman
 from phasewise.diagnosis.analysis.request_life import RequestLife, StepRole, even_shares
 from phasewise.report.bench.phases import PHASES, stretches
 from phasewise.report.charts import even_sample
-from phasewise.report.diagnosis.waterfalls import NAMES
+from phasewise.report.layout import swatched
 from phasewise.report.markup import Html, element, table
 
 WIDE = 1000.0
 """The width of a drawing in its own units."""
 WIDEST_GAP = 1.5
-"""Between two steps, so that they can be counted; wider it would look like a pause."""
+"""The widest gap between two steps that are drawn: a wider one would look like a pause."""
 MOST_STEPS = 1_500
-"""More would be thinner than a pixel, and make the page large."""
+"""More steps than this are sampled: they would be thinner than a pixel."""
 MOST_COLUMNS = 60
 """The KV cache is drawn at most so many cells high and wide; of a longer one, a cell is several tokens."""
 PROMPT_ROWS = 14
@@ -60,7 +60,6 @@ class DrawnStep:
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
         return self.end_s - self.start_s
 
 
@@ -133,12 +132,7 @@ def _axis(*labels: str) -> Html:
 
 
 def legend(*entries: tuple[str, str]) -> Html:
-    """Colours and what they mean."""
-    named = (
-        element("span", element("i", class_="swatch", style=f"background:var({colour})"), name)
-        for colour, name in entries
-    )
-    return element("p", *named, class_="parts")
+    return element("p", *(element("span", swatched(*entry)) for entry in entries), class_="parts")
 
 
 def _figure(question: str, caption: str, *content: str) -> Html:
@@ -153,11 +147,16 @@ def whole_life(life: RequestLife, steps: Sequence[DrawnStep]) -> Html:
     timeline = life.timeline
     end_s = e2e_s(timeline) or timeline.ended_s
     scale = WIDE / end_s if end_s > 0 else 0.0
-    parts = [it for it in stretches(timeline) if it.phase is not PHASES[Part.DECODE]]
-    shapes = [_boxes([(it.start_s * scale, 0.0, it.seconds * scale, 10.0)], it.phase.colour) for it in parts]
+    parts = [stretch for stretch in stretches(timeline) if stretch.phase is not PHASES[Part.DECODE]]
+    shapes = [
+        _boxes([(stretch.start_s * scale, 0.0, stretch.seconds * scale, 10.0)], stretch.phase.colour)
+        for stretch in parts
+    ]
     decode = [step for step in even_sample(steps, MOST_STEPS) if not step.is_prefill]
     shapes.append(_boxes(_slots(decode, 0.0, scale, 0.0, 10.0), DECODE))
-    entries = [(it.phase.colour, f"{NAMES[it.phase]} {duration(it.seconds)}") for it in parts]
+    entries = [
+        (stretch.phase.colour, f"{stretch.phase.name} {duration(stretch.seconds)}") for stretch in parts
+    ]
     if decode:
         entries.append(
             (DECODE, f"decode {duration(sum(step.seconds for step in steps if not step.is_prefill))}")
@@ -293,13 +292,13 @@ def bytes_read(steps: Sequence[DrawnStep], model: Architecture) -> Html:
     """What each of its steps has to read from memory: the weights once, and its KV cache."""
     shown = even_sample(steps, 4 * MOST_COLUMNS)
     demands = [_demand(step, model) for step in shown]
-    most = max(it.weight_bytes + it.kv_read_bytes for it in demands)
+    most = max(demand.weight_bytes + demand.kv_read_bytes for demand in demands)
 
     def bars(low: Sequence[float], high: Sequence[float]) -> Iterator[_Box]:
         for place, (under, over) in enumerate(zip(low, high, strict=True)):
             yield 10.0 * place, 100.0 * (1 - (under + over) / most), 9.0, 100.0 * over / most
 
-    weights, kv = [it.weight_bytes for it in demands], [it.kv_read_bytes for it in demands]
+    weights, kv = [demand.weight_bytes for demand in demands], [demand.kv_read_bytes for demand in demands]
     decode = [step for step in steps if not step.is_prefill]
     named = [("prefill", steps[0])] if steps[0].is_prefill else []
     named += [("first decode step", decode[0]), ("last decode step", decode[-1])] if decode else []

@@ -17,6 +17,7 @@ from phasewise.diagnosis.analysis.request_life import RequestLife
 from phasewise.report.diagnosis.ledger_rows import LedgerRow, share_in_words
 from phasewise.report.request.list_view import moment, workers
 from phasewise.report.request.words import ledger_of, where_the_time_went
+from phasewise.report.text_tables import text_table
 
 
 def render(life: RequestLife, missing: Sequence[str] = ()) -> RenderableType:
@@ -30,9 +31,16 @@ def render(life: RequestLife, missing: Sequence[str] = ()) -> RenderableType:
         parts.append(Text(f"no step record: {'; '.join(missing)}"))
     placement = timeline.placement
     if placement is not None and placement.options:
-        parts += [Text(""), _decision(placement), _options(placement), *_tokens(timeline)]
+        parts += [
+            Text(""),
+            Text(f"routing by {placement.policy}: {placement.reason}"),
+            _options(placement),
+            *_tokens(timeline),
+        ]
         parts += _expectations(timeline)
-    if len(timeline.attempts) > 1 or any(it.outcome is not Outcome.SUCCEEDED for it in timeline.attempts):
+    if len(timeline.attempts) > 1 or any(
+        attempt.outcome is not Outcome.SUCCEEDED for attempt in timeline.attempts
+    ):
         parts.append(_attempts(timeline))
     return Group(*parts)
 
@@ -88,15 +96,10 @@ def _ledger(life: RequestLife) -> Table:
     return table
 
 
-def _decision(placement: Placement) -> Text:
-    return Text(f"routing by {placement.policy}: {placement.reason}")
-
-
 def _options(placement: Placement) -> Table:
-    table = Table(title="Options, in seconds", title_justify="left")
-    table.add_column("option", overflow="fold")
-    for column in ("wait", "prefill", "KV transfer", "decode", "others", "cost"):
-        table.add_column(column, justify="right")
+    heads = ("option", "wait", "prefill", "KV transfer", "decode", "others", "cost")
+    table = text_table("Options, in seconds", heads)
+    table.columns[0].overflow = "fold"
     for index, option in enumerate(placement.options):
         terms = option.terms
         seconds = (
@@ -107,7 +110,9 @@ def _options(placement: Placement) -> Table:
             terms.delay_s,
             terms.cost_s,
         )
-        table.add_row(("* " if index == 0 else "  ") + route(option), *(f"{it:.3f}" for it in seconds))
+        table.add_row(
+            ("* " if index == 0 else "  ") + route(option), *(f"{term_s:.3f}" for term_s in seconds)
+        )
     return table
 
 
@@ -125,22 +130,16 @@ def _tokens(timeline: Timeline) -> list[Text]:
         ("cached", option.cached_tokens, timeline.cached_tokens),
     ]
     described = [
-        f"{name} {expected} expected, {_or_unknown(actual)} reported" for name, expected, actual in counted
+        f"{name} {expected} expected, {'none' if actual is None else actual} reported"
+        for name, expected, actual in counted
     ]
     return [Text(f"tokens: {'; '.join(described)}")]
 
 
-def _or_unknown(tokens: int | None) -> str:
-    return "none" if tokens is None else str(tokens)
-
-
 def _expectations(timeline: Timeline) -> list[Table]:
     """The terms that were both expected and measured."""
-    both = [it for it in held(timeline) if it.expected_s is not None and it.measured_s is not None]
-    table = Table(title="Expected and measured", title_justify="left")
-    table.add_column("term")
-    for column in ("expected", "measured", "off"):
-        table.add_column(column, justify="right")
+    both = [row for row in held(timeline) if row.expected_s is not None and row.measured_s is not None]
+    table = text_table("Expected and measured", ("term", "expected", "measured", "off"))
     for row in both:
         off_s = (row.measured_s or 0.0) - (row.expected_s or 0.0)
         off = f"{'+' if off_s > 0 else ''}{duration(off_s)}"
@@ -149,9 +148,7 @@ def _expectations(timeline: Timeline) -> list[Table]:
 
 
 def _attempts(timeline: Timeline) -> Table:
-    table = Table("attempt", "worker", "outcome", title="Attempts", title_justify="left")
-    for column in ("from", "to"):
-        table.add_column(column, justify="right")
+    table = text_table("Attempts", ("attempt", "worker", "outcome", "from", "to"), words=3)
     for attempt in timeline.attempts:
         table.add_row(
             attempt.kind.replace("_", " "),

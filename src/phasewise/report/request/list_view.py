@@ -18,20 +18,20 @@ from phasewise.report.request.words import short_id
 
 NO_TENANT = "default"
 LONGEST_ID = 36
-"""As long as a UUID; of longer ids the beginning is shown."""
+"""The length of a UUID; of longer ids the beginning is shown."""
 
 _TEXTS: dict[str, Callable[[Timeline], str]] = {
-    "tenant": lambda it: it.tenant,
-    "model": lambda it: it.model,
-    "worker": lambda it: workers(it) or "none",
+    "tenant": lambda request: request.tenant,
+    "model": lambda request: request.model,
+    "worker": lambda request: workers(request) or "none",
 }
 _FIGURES: dict[str, Callable[[Timeline], str]] = {
-    "prompt\ntokens": lambda it: count(it.prompt_tokens),
-    "output\ntokens": lambda it: count(it.output_tokens),
-    "TTFT\ns": lambda it: number(ttft_s(it)),
-    "TPOT\nms": lambda it: milliseconds(tpot_s(it)),
-    "stall\ns": lambda it: number(longest_stall_s(it)),
-    "total\ns": lambda it: number(took_s(it)),
+    "prompt\ntokens": lambda request: count(request.prompt_tokens),
+    "output\ntokens": lambda request: count(request.output_tokens),
+    "TTFT\ns": lambda request: number(ttft_s(request)),
+    "TPOT\nms": lambda request: milliseconds(tpot_s(request)),
+    "stall\ns": lambda request: number(longest_stall_s(request)),
+    "total\ns": lambda request: number(took_s(request)),
 }
 _LEFT_OUT_FIRST = (
     "model",
@@ -69,7 +69,7 @@ def render(
 
 def _columns(timelines: Sequence[Timeline]) -> tuple[dict[str, list[str]], list[str]]:
     """The cells of each column, and what all requests have in common."""
-    texts = {name: [text_of(it) for it in timelines] for name, text_of in _TEXTS.items()}
+    texts = {name: [text_of(request) for request in timelines] for name, text_of in _TEXTS.items()}
     # A request that was rejected before its body was read has no model.
     known = {name: {text for text in cells if text} for name, cells in texts.items()}
     common = [f"{name} {next(iter(values))}" for name, values in known.items() if len(values) == 1]
@@ -77,9 +77,13 @@ def _columns(timelines: Sequence[Timeline]) -> tuple[dict[str, list[str]], list[
         "id": shown_ids(timelines),
         f"arrived\n{time.strftime('%Z')}": _moments(timelines),
         **{name: cells for name, cells in texts.items() if len(known[name]) > 1},
-        **{name: [figure(it) for it in timelines] for name, figure in _FIGURES.items()},
-        "outcome": [outcome(it) for it in timelines],
-        **({"why": [it.reason or "" for it in timelines]} if any(it.reason for it in timelines) else {}),
+        **{name: [figure(request) for request in timelines] for name, figure in _FIGURES.items()},
+        "outcome": [outcome(request) for request in timelines],
+        **(
+            {"why": [request.reason or "" for request in timelines]}
+            if any(request.reason for request in timelines)
+            else {}
+        ),
     }, [words for words in common if words != f"tenant {NO_TENANT}"]
 
 
@@ -100,11 +104,11 @@ def _leave_out(columns: dict[str, list[str]], width: int, ranked_by: str | None)
 
 def shown_ids(timelines: Sequence[Timeline]) -> list[str]:
     """The clients' own ids, which people know; the gateway's where there is none or several look the same."""
-    shown = [_cut(it.client_request_id or "") for it in timelines]
+    shown = [_cut(request.client_request_id or "") for request in timelines]
     seen = Counter(shown)
     return [
-        client_id if client_id and seen[client_id] == 1 else short_id(it.request_id)
-        for client_id, it in zip(shown, timelines, strict=True)
+        client_id if client_id and seen[client_id] == 1 else short_id(request.request_id)
+        for client_id, request in zip(shown, timelines, strict=True)
     ]
 
 
@@ -114,16 +118,16 @@ def _cut(any_id: str) -> str:
 
 def _moments(timelines: Sequence[Timeline]) -> list[str]:
     """When each arrived, in local time; with the date if one of them is not from today."""
-    days = {time.strftime("%F", time.localtime(it.started_unix_s)) for it in timelines}
+    days = {time.strftime("%F", time.localtime(request.started_unix_s)) for request in timelines}
     form = "%H:%M:%S" if days <= {time.strftime("%F")} else "%m-%d %H:%M:%S"
-    return [time.strftime(form, time.localtime(it.started_unix_s)) for it in timelines]
+    return [time.strftime(form, time.localtime(request.started_unix_s)) for request in timelines]
 
 
 def workers(timeline: Timeline) -> str:
     """The worker that began its answer, and those that went on with it; empty if none did."""
     began = timeline.serving_attempt
-    went_on = [it for it in timeline.attempts if it.kind is AttemptKind.RESUMED]
-    names = [it.worker.name for it in (began, *went_on) if it is not None]
+    went_on = [attempt for attempt in timeline.attempts if attempt.kind is AttemptKind.RESUMED]
+    names = [attempt.worker.name for attempt in (began, *went_on) if attempt is not None]
     return ">".join(dict.fromkeys(names))
 
 
@@ -139,7 +143,6 @@ def outcome(timeline: Timeline) -> str:
 
 
 def record(timeline: Timeline) -> dict[str, Any]:
-    """One request's figures as JSON."""
     return {
         "id": timeline.request_id,
         "client_id": timeline.client_request_id,

@@ -5,7 +5,6 @@ It shows ids, counts and times, never a prompt.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -15,8 +14,8 @@ from phasewise.core.timeline import Outcome, Timeline
 from phasewise.core.units import counted, duration
 from phasewise.costs.roofline.architecture import Architecture
 from phasewise.diagnosis.analysis.request_life import RequestLife
-from phasewise.report.diagnosis import sections
-from phasewise.report.layout import facts, request, section, strip, whole_page
+from phasewise.report.diagnosis.ledger_rows import ledger
+from phasewise.report.layout import facts, moment, request, section, strip, whole_page
 from phasewise.report.markup import Html, element, table, together
 from phasewise.report.request.drawing import (
     DrawnStep,
@@ -68,7 +67,12 @@ def request_page(life: RequestLife, model: ModelShape, missing: Sequence[str] = 
 def _strip(life: RequestLife) -> Html:
     timeline = life.timeline
     tone = "measured" if timeline.outcome is Outcome.SUCCEEDED else "failing"
-    about = ("Live traffic", "one request", timeline.outcome.replace("_", " "), _arrived(timeline))
+    about = (
+        "Live traffic",
+        "one request",
+        timeline.outcome.replace("_", " "),
+        moment(timeline.started_unix_s),
+    )
     first, stop, rest = where_the_time_went(life).partition(". ")
     return strip(tone, about, first + stop.strip(), rest, request(timeline.request_id))
 
@@ -84,7 +88,7 @@ def _circumstances(timeline: Timeline) -> Html:
     serving = timeline.serving_attempt
     return facts(
         {
-            "Arrived": _arrived(timeline),
+            "Arrived": moment(timeline.started_unix_s),
             "Model": timeline.model,
             "Worker": "none" if serving is None else serving.worker.name,
             "Prompt tokens": _tokens(timeline.prompt_tokens, timeline.cached_tokens),
@@ -93,10 +97,6 @@ def _circumstances(timeline: Timeline) -> Html:
             "phasewise": __version__,
         }
     )
-
-
-def _arrived(timeline: Timeline) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(timeline.started_unix_s))
 
 
 def _tokens(count: int | None, cached: int | None = None) -> str:
@@ -145,9 +145,9 @@ def _fellows(life: RequestLife) -> Html:
         return element("p", "No other request that has ended since was in the steps of its own tokens.")
     shown = life.fellows[:MOST_FELLOWS]
     rows = []
-    for it in shown:
-        counts = (it.prompt_tokens, it.output_tokens, it.prefill_steps, it.decode_steps)
-        rows.append((request(short_id(it.request_id)), *(f"{count:,}" for count in counts)))
+    for fellow in shown:
+        counts = (fellow.prompt_tokens, fellow.output_tokens, fellow.prefill_steps, fellow.decode_steps)
+        rows.append((request(short_id(fellow.request_id)), *(f"{count:,}" for count in counts)))
     more = len(life.fellows) - len(shown)
     left = [element("p", f"{counted(more, 'request')} with fewer common steps left out.")] if more else []
     head = (
@@ -168,7 +168,7 @@ def _ledgers(life: RequestLife) -> Html:
     if found.stream:
         groups.append((found.stream, found.stream_s, "From the first token to the last", "in all"))
     figures = [
-        sections.ledger(rows, seconds, title, "The parts add up.", total=total)
+        ledger(rows, seconds, title, "The parts add up.", total=total)
         for rows, seconds, title, total in groups
     ]
     return element("div", *figures, class_=f"grid of-{len(figures)}")

@@ -75,7 +75,6 @@ class RequestLedger:
 
 
 def ledger_of(life: RequestLife) -> RequestLedger:
-    """Where the request's time went."""
     timeline = life.timeline
     found = _until_first_token(timeline)
     decode = _decode_of_plain_reply(timeline)
@@ -157,7 +156,7 @@ def _failures(timeline: Timeline) -> str:
     """Which workers failed it and what that cost, each in a sentence."""
     after = [*timeline.attempts[1:], None]
     pairs = zip(timeline.attempts, after, strict=False)
-    lost = (it for it in pairs if it[0].outcome in {Outcome.FAILED, Outcome.TIMED_OUT})
+    lost = (pair for pair in pairs if pair[0].outcome in {Outcome.FAILED, Outcome.TIMED_OUT})
     return "".join(f"{_failure(failed, then, timeline)}. " for failed, then in lost)
 
 
@@ -184,7 +183,7 @@ def _start(life: RequestLife) -> str:
     found = _until_first_token(timeline)
     parts = [(entry.part, entry.source, entry.seconds) for entry in found.parts]
     least_s = WORTH_NAMING * found.ttft_s
-    named = [_part(life, *it) for it in parts if it[2] >= least_s > 0 or it[0] is Part.PREFILL]
+    named = [_part(life, *entry) for entry in parts if entry[2] >= least_s > 0 or entry[0] is Part.PREFILL]
     for row in _decode_of_plain_reply(timeline):
         named.append(f"{duration(row.seconds)} decode of {counted(timeline.output_tokens or 0, 'token')}")
     left_s = max(0.0, found.unexplained_s - sum(row.seconds for row in _decode_of_plain_reply(timeline)))
@@ -205,7 +204,7 @@ def _what(timeline: Timeline) -> str:
 def _part(life: RequestLife, part: Part, source: Source, seconds: float) -> str:
     took, timeline = duration(seconds), life.timeline
     if part is Part.STEP_IN_FLIGHT:
-        waited = max(life.of(StepRole.IN_FLIGHT), key=lambda it: it.end_s - it.start_s, default=None)
+        waited = max(life.of(StepRole.IN_FLIGHT), key=lambda step: step.end_s - step.start_s, default=None)
         return f"{took} waiting for {'a running step' if waited is None else step_in_words(waited)}"
     if part is Part.ENGINE_QUEUE and (steps := life.of(StepRole.QUEUED)):
         return f"{took} in the engine's queue{_meantime(steps)}"
@@ -232,7 +231,7 @@ def _meantime(steps: Sequence[LifeStep]) -> str:
 
 
 def _others(steps: Sequence[LifeStep]) -> tuple[GuiltyPrompt, ...]:
-    return tuple({it.request_id: it for step in steps for it in step.others}.values())
+    return tuple({request.request_id: request for step in steps for request in step.others}.values())
 
 
 def step_in_words(step: LifeStep) -> str:
@@ -265,7 +264,7 @@ def _stream(life: RequestLife) -> str:
     else:
         tokens = counted(timeline.output_tokens or 0, "token")
         text = f" Streaming took {duration(whole_s - first_s)} for {tokens}, {duration(per_token_s)} each"
-    worst = max(life.stalls, key=lambda it: it.stall.duration_s, default=None)
+    worst = max(life.stalls, key=lambda found: found.stall.duration_s, default=None)
     return f"{text}." if worst is None else f"{text}; {_stall(worst)}."
 
 

@@ -1,1 +1,0 @@
-"""Serving levers measured off and on: what each does to speed, to KV capacity and to the answers."""

@@ -1,1 +1,0 @@
-"""Simulates a fleet under a workload, and reports what its users would see."""

@@ -1,1 +1,0 @@
-"""The load generator: executes a plan against an address, measures as a client, and reports."""
