@@ -40,6 +40,11 @@ def over_limit(requests_wait_us: int, tokens_wait_us: int, no_slot: bool) -> Ove
     return OverLimit(kind, wait_s) if wait_s > 0 else None
 
 
+def bucket_full_in_us(wait_us: int, cost: int, passed: bool) -> int:
+    """How long until a bucket is full that answered a cost with this wait, and was charged if it passed."""
+    return wait_us + MINUTE_US - min(cost, MINUTE_US) + cost * passed if cost else 0
+
+
 @dataclass(slots=True)
 class Bucket:
     """A rate limit, by the time at which it is full again."""
@@ -123,6 +128,16 @@ class QuotaBook:
         """Release the slot and correct the tokens; None leaves them as they were charged."""
         opened = self._open.pop(lease.lease_id)
         opened.account.settle(opened.limits, lease.tokens, used_tokens, microseconds(now_s))
+
+    def go_on_from(self, key_id: str, requests_full_in_us: int, tokens_full_in_us: int, at_s: float) -> None:
+        """Know that another counter left a key's buckets like this; slots are counted from none."""
+        at_us = microseconds(at_s)
+        account = self._account(key_id, at_us)
+        for bucket, full_in_us in (
+            (account.requests, requests_full_in_us),
+            (account.tokens, tokens_full_in_us),
+        ):
+            bucket.full_at_us = max(bucket.full_at_us, at_us + full_in_us)
 
     def __len__(self) -> int:
         """Keys that have an account."""

@@ -17,6 +17,7 @@ from phasewise.fleet.config import ApiKey, GatewayConfig, RedisConfig
 from phasewise.gateway.api import quotas as shared_quotas
 from phasewise.gateway.api.auth import key_sha256
 from phasewise.gateway.api.quotas import LEASE_S, ProcessQuotas, SharedQuotas, build_quotas
+from phasewise.scheduling.quota_book import MINUTE_US
 from tests.gateway.harness import eventually
 from tests.redis_server import running_redis
 
@@ -38,7 +39,7 @@ class ScriptedStore:
         await self.open_gate.wait()
         if self.fails:
             raise StoreUnreachable("the store does not answer (a test says so)")
-        return [(0, 0, False) if isinstance(it, Take) else None for it in operations]
+        return [_passed(operation) if isinstance(operation, Take) else None for operation in operations]
 
     async def close(self):
         pass
@@ -48,6 +49,11 @@ class ScriptedStore:
 
     def settled(self):
         return [it for it in self.reported if isinstance(it, Settle)]
+
+
+def _passed(take):
+    """The waits of a key that has used nothing."""
+    return (take.request_cost_us - MINUTE_US, take.token_cost_us - MINUTE_US, False)
 
 
 @pytest.fixture
@@ -382,6 +388,20 @@ async def test_the_slots_of_a_gateway_that_was_killed_come_back_and_those_of_a_l
         await asyncio.sleep(2 * lease_s)
         assert isinstance(await living.take("k", limits, 1), OverLimit)
     await killed._store.close()
+
+
+async def test_counting_alone_goes_on_where_the_common_count_was(own_redis):
+    limits = Limits(requests_per_minute=6, tokens_per_minute=60)
+    async with on_redis(own_redis, "t") as first, on_redis(own_redis, "t") as second:
+        for quotas, requests in ((first, 3), (second, 2)):
+            for _ in range(requests):
+                assert (await quotas.take("k", limits, 5)).shared
+        own_redis.kill()
+        alone = [await quotas.take("k", limits, 5) for quotas in (first, second) for _ in range(6)]
+    # The first knew of three requests, the second of five. In ten seconds flows in what one more needs.
+    passed = [isinstance(answer, Lease) for answer in alone]
+    assert passed[:6].count(True) in {3, 4}
+    assert passed[6:].count(True) in {1, 2}
 
 
 @pytest.mark.parametrize("when_down", ["count_alone", "reject"])

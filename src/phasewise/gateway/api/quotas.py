@@ -18,7 +18,7 @@ from phasewise.core.limits import Lease, Limits, NotCounted, OverLimit, QuotaAns
 from phasewise.core.ports import Quotas
 from phasewise.fleet.config import GatewayConfig
 from phasewise.gateway.guard import ErrorGuard
-from phasewise.scheduling.quota_book import QuotaBook, cost_us, over_limit
+from phasewise.scheduling.quota_book import QuotaBook, bucket_full_in_us, cost_us, over_limit
 
 # --- Counts requests against their keys' limits in this process alone, by its own clock.
 
@@ -38,6 +38,10 @@ class ProcessQuotas:
     def settle(self, lease: Lease, used_tokens: int | None) -> None:
         """The request has ended."""
         self._book.settle(lease, used_tokens, time.monotonic())
+
+    def go_on_from(self, key_id: str, requests_full_in_us: int, tokens_full_in_us: int, at_s: float) -> None:
+        """Count this key from buckets that another counter left like this at a time of `time.monotonic`."""
+        self._book.go_on_from(key_id, requests_full_in_us, tokens_full_in_us, at_s)
 
     async def start(self) -> None:
         """Nothing to connect."""
@@ -94,7 +98,8 @@ class _Asked:
 class SharedQuotas:
     """Uses the store while it answers; otherwise counts alone or rejects, without delay for requests.
 
-    A lease is settled where it was taken.
+    Counting alone begins where the store's last answers left each key, so that a store that was late once
+    gives nobody another minute's worth. A lease is settled where it was taken.
     """
 
     def __init__(
@@ -110,6 +115,8 @@ class SharedQuotas:
         self._rejects = when_down == "reject"
         self._degraded = True
         self._open: dict[str, _SharedLease] = {}
+        self._last: dict[str, tuple[Take, Waits, float]] = {}
+        """The store's last answer for each key, and when it came."""
         self._asked: deque[_Asked] = deque()
         # Bounded, because the store may stay down: a slot that is not released is free when its lease ends.
         self._settlements: deque[Settle] = deque(maxlen=MAX_KEPT_SETTLEMENTS)
@@ -258,17 +265,19 @@ class SharedQuotas:
         operations: list[Operation] = [*settlements, *renewals, *(one.take for one in asked)]
         try:
             answers = await self._store.perform(operations, self._deadline_s)
-            rejections = [_rejection(waits) for waits in answers[len(operations) - len(asked) :]]
+            counted = [_known(waits) for waits in answers[len(operations) - len(asked) :]]
         except Exception as error:
             # Any error: every waiting request must get an answer.
             self._went_down(_why(error), [*settlements, *(one.take for one in asked)])
             for one in asked:
                 _answer(one, None)
         else:
-            for one, rejection in zip(asked, rejections, strict=True):
-                self._counted(one, rejection)
+            for one, waits in zip(asked, counted, strict=True):
+                self._counted(one, waits)
 
-    def _counted(self, asked: _Asked, rejection: OverLimit | None) -> None:
+    def _counted(self, asked: _Asked, waits: Waits) -> None:
+        rejection = over_limit(*waits)
+        self._last[asked.take.key_id] = asked.take, waits, time.monotonic()
         if rejection is None:
             self._open[asked.take.lease_id] = asked.opens
         if asked.answer.cancelled():
@@ -281,6 +290,14 @@ class SharedQuotas:
     def _went_down(self, why: str, sent: Sequence[Take | Settle]) -> None:
         self._degraded = True
         self._report_down(why)
+        for key_id, (take, waits, at_s) in self._last.items():
+            passed = over_limit(*waits) is None
+            full_in_us = (
+                bucket_full_in_us(waits[0], take.request_cost_us, passed),
+                bucket_full_in_us(waits[1], take.token_cost_us, passed),
+            )
+            self._alone.go_on_from(key_id, *full_in_us, at_s)
+        self._last.clear()
         # It is unknown whether these arrived. A slot may be released twice, but not a charge.
         self._settlements.extend(Settle(one.key_id, one.lease_id, 0, 0) for one in sent)
         while self._asked:
@@ -291,10 +308,10 @@ class SharedQuotas:
         logger.warning("%s: %s until it does", why, rule)
 
 
-def _rejection(waits: Waits | None) -> OverLimit | None:
+def _known(waits: Waits | None) -> Waits:
     if waits is None:
         raise TypeError("the store returned no waits for a request")
-    return over_limit(*waits)
+    return waits
 
 
 def _why(error: Exception) -> str:
