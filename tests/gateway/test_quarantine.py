@@ -48,7 +48,7 @@ def test_a_prompt_with_which_two_engines_died_is_rejected_for_a_while():
     assert not book.rejects(b"poison", tenant="somebody else")
     book.now_s = 600.0
     assert not book.rejects(b"poison")
-    assert not book.kept._guilty
+    assert not book.kept.guilty
 
 
 @pytest.mark.parametrize("engines", [(A,), (A, A), ()])

@@ -8,8 +8,8 @@ from math import ceil
 
 from phasewise.core.decision import Decision, RejectReason
 from phasewise.core.kv_transfer import pair_ref
-from phasewise.core.limits import Lease, LimitKind, Limits, NotCounted, OverLimit, QuotaAnswer
-from phasewise.core.request import GenerationRequest
+from phasewise.core.ports import Lease, LimitKind, NotCounted, OverLimit, QuotaAnswer
+from phasewise.core.request import GenerationRequest, Limits
 from phasewise.core.value import value
 from phasewise.core.worker import Worker, WorkerRef
 from phasewise.scheduling.policies import CanTransfer

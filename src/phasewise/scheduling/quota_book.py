@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from phasewise.core.limits import Lease, LimitKind, Limits, OverLimit
+from phasewise.core.ports import Lease, LimitKind, OverLimit
+from phasewise.core.request import Limits
 
 MINUTE_US = 60_000_000
 CONCURRENCY_RETRY_S = 1.0

@@ -10,8 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from phasewise.core.errors import RejectionKind, RequestRejected
-from phasewise.core.limits import NO_LIMITS, Limits
-from phasewise.core.request import DEFAULT_MAX_WAIT_S
+from phasewise.core.request import DEFAULT_MAX_WAIT_S, NO_LIMITS, Limits
 from phasewise.fleet.config import ApiKey, GatewayConfig, load_secret
 
 # --- Keeps tenants apart in the engines' prefix cache: each tenant's requests carry its own salt.

@@ -85,7 +85,7 @@ def _prompts(prompt: object) -> Iterator[str]:
 
 # Looking up a member of an enum is slow.
 _CHAT, _RESPONSES = Endpoint.CHAT, Endpoint.RESPONSES
-_ANTHROPICS = frozenset({Endpoint.MESSAGES, Endpoint.COUNT_TOKENS})
+ANTHROPICS = frozenset({Endpoint.MESSAGES, Endpoint.COUNT_TOKENS})
 _SEVERAL_PROMPTS = frozenset({Endpoint.COMPLETIONS, Endpoint.EMBEDDINGS})
 """Where a list holds prompts; elsewhere it holds the turns of one conversation."""
 MODEL_NAME_LIMIT = 256
@@ -208,7 +208,7 @@ def parse_body(
     if judge is not None:
         # In Anthropic's protocol messages bring tools too.
         plain = fields.keys() <= rules.allowed and rules.schemas.isdisjoint(fields) and not transfer
-        judge(Weight.of(endpoint, body, values, with_schemas=not plain or endpoint in _ANTHROPICS))
+        judge(Weight.of(endpoint, body, values, with_schemas=not plain or endpoint in ANTHROPICS))
     if transfer:
         check_transfer(fields)
         # Of fields given twice only the last was looked at.

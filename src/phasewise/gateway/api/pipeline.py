@@ -14,12 +14,12 @@ from phasewise.core.errors import RejectionKind, RequestRejected
 from phasewise.core.ports import TimelineSink
 from phasewise.core.request import Endpoint, GenerationRequest
 from phasewise.core.timeline import Outcome, Timeline
-from phasewise.core.trace_context import TraceContext, trace_of
+from phasewise.core.trace_context import TRACEPARENT, TraceContext, trace_of
 from phasewise.fleet.config import GatewayConfig
 from phasewise.gateway.answer_cache.headers import USUAL, CacheWishes, cache_wishes, with_all_lines
 from phasewise.gateway.api.auth import Authenticator, Caller, salted
 from phasewise.gateway.api.body_reader import Bodies, BodyReader, Read
-from phasewise.gateway.api.fields import Parsed, no_model, request_id_from, shown_names
+from phasewise.gateway.api.fields import ANTHROPICS, Parsed, no_model, request_id_from, shown_names
 from phasewise.gateway.api.forwarded import form_boundary, only_model, parse_form, target
 from phasewise.gateway.api.prompt_prefix import Marking, PrefixHashing
 from phasewise.gateway.api.reservations import Reservations
@@ -34,7 +34,6 @@ from phasewise.scheduling import Reject, RequestFlow, World, request_flow
 
 logger = logging.getLogger("phasewise.gateway")
 
-_ANTHROPICS = frozenset({Endpoint.MESSAGES, Endpoint.COUNT_TOKENS})
 # Looking up a member of an enum is slow.
 _FORWARDED = Endpoint.FORWARDED
 _OUR_FAULT = Ending(Outcome.FAILED, "gateway_error")
@@ -66,13 +65,15 @@ class Arrival:
         request_id = os.urandom(16).hex()
         client_request_id = request_id_from(headers.get(b"x-request-id"))
         reply_headers = [(b"x-request-id", request_id.encode())]
-        if endpoint in _ANTHROPICS:
+        if endpoint in ANTHROPICS:
             # Where Anthropic's clients look for it.
             reply_headers.append((b"request-id", request_id.encode()))
         if client_request_id is not None:
             reply_headers.append((b"x-client-request-id", client_request_id.encode()))
         timing = headers.get(ASKS_FOR_TIMING) == b"1"
-        trace = trace_of(headers, request_id, endpoint, sample)
+        trace = None
+        if sample is not None or TRACEPARENT in headers:
+            trace = trace_of(headers, request_id, endpoint, sample)
         return cls(
             endpoint, request_id, client_request_id, reply_headers, timing, started_unix_s, started_s, trace
         )
@@ -120,6 +121,7 @@ class Pipeline:
         A forwarded path goes to the engine as it stands in `scope`.
         """
         headers, reservation = headers_of(scope), Reservation()
+        client.is_anthropic = endpoint in ANTHROPICS
         arrival, caller = Arrival.of(endpoint, headers, self._sample), None
         try:
             # 1. Authenticate: 401.
@@ -158,7 +160,8 @@ class Pipeline:
             if boundary is not None:
                 call.content_type = headers[b"content-type"]
             # If it has ended engines: 422.
-            self._driver.quarantine.check(caller.tenant, call.body)
+            if (quarantine := self._driver.quarantine).guilty:
+                quarantine.check(caller.tenant, call.body)
             # A stream may last long, so the parsed body is freed.
             del headers, body, read, about
             # 5. Drive the flow: look it up in the cache, place it, answer it; 4xx or 5xx if that fails.

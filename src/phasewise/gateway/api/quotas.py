@@ -14,8 +14,8 @@ from typing import Literal, Protocol
 
 from phasewise.clients.redis_quotas import Operation, RedisQuotas, Renew, Settle, Take, Waits
 from phasewise.core.errors import StoreUnreachable
-from phasewise.core.limits import Lease, Limits, NotCounted, OverLimit, QuotaAnswer
-from phasewise.core.ports import Quotas
+from phasewise.core.ports import Lease, NotCounted, OverLimit, QuotaAnswer, Quotas
+from phasewise.core.request import Limits
 from phasewise.fleet.config import GatewayConfig
 from phasewise.gateway.guard import ErrorGuard
 from phasewise.scheduling.quota_book import QuotaBook, cost_us, over_limit

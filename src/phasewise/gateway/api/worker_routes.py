@@ -13,7 +13,7 @@ from phasewise.clients.http_client import Headers, Timeouts
 from phasewise.core.decision import RejectReason
 from phasewise.core.errors import RejectionKind, RequestRejected, UpstreamError
 from phasewise.gateway.http_errors import send_error
-from phasewise.gateway.server.client import Client
+from phasewise.gateway.server.client import Client, Scope
 from phasewise.gateway.upstream.engines import Connect
 from phasewise.scheduling.world import ClusterView
 
@@ -30,13 +30,13 @@ class WorkerRoutes:
         self._cluster = cluster
         self._connect = connect
 
-    async def metrics(self, path: str, client: Client) -> None:
+    async def metrics(self, scope: Scope, client: Client) -> None:
         """Answer with the worker's own Prometheus page."""
-        await self._pass_on("GET", path, client)
+        await self._pass_on("GET", scope["path"], client)
 
-    async def tokenize(self, path: str, client: Client) -> None:
+    async def tokenize(self, scope: Scope, client: Client) -> None:
         """Answer with what the worker's tokenizer says of the body."""
-        await self._pass_on("POST", path, client, await client.read_body(BODY_LIMIT_BYTES))
+        await self._pass_on("POST", scope["path"], client, await client.read_body(BODY_LIMIT_BYTES))
 
     async def _pass_on(self, method: str, path: str, client: Client, body: bytes = b"") -> None:
         """`path` ends with the worker's name and the engine's own path."""

@@ -112,6 +112,7 @@ class Client:
 
     def __init__(self, direct: Direct) -> None:
         self.direct = direct
+        direct.listener = self
         self.started = False
         self.gone = False
         self.stalled = False
@@ -276,13 +277,6 @@ class Client:
             return None
         under_way_s = 0.0 if self.sending_since_s is None else now_s - self.sending_since_s
         return self.blocked_s + (under_way_s if under_way_s > WAITED_S else 0.0)
-
-
-def client_of(direct: Direct) -> Client:
-    """The client behind a request on a connection of ours."""
-    client = Client(direct)
-    direct.listener = client
-    return client
 
 
 def headers_of(scope: Scope) -> dict[bytes, bytes]:

@@ -7,8 +7,8 @@ import time
 from dataclasses import replace
 
 from phasewise.core.decision import RejectReason
-from phasewise.core.limits import Lease, Limits
-from phasewise.core.ports import Quotas
+from phasewise.core.ports import Lease, Quotas
+from phasewise.core.request import Limits
 from phasewise.core.timeline import Outcome
 from phasewise.gateway.answer_cache.cached_responses import CachedResponses
 from phasewise.gateway.http_errors import send_error, stream_error_event
