@@ -107,7 +107,7 @@ async def test_a_prompt_that_kills_engines_kills_two_and_no_more(monkeypatch):
     deadly = FakeEngineConfig(faults=(Fault(FaultKind.POISON, marker="poison"),))
     async with running_engines(3, deadly) as engines, running_gateway(engines) as gateway:
         assert (await gateway.chat("poison")).status == 503
-        kept = gateway.app.gateway.pipeline._driver.quarantine
+        kept = gateway.app.gateway.pipeline._driver.quarantine.guilty
         await eventually(lambda: len(kept) == 1)
         assert (await gateway.chat("poison")).status == 422
         assert (await gateway.chat("something else")).status == 200

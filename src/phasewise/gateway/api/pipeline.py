@@ -18,7 +18,7 @@ from phasewise.core.trace_context import TRACEPARENT, TraceContext, trace_of
 from phasewise.fleet.config import GatewayConfig
 from phasewise.gateway.answer_cache.headers import USUAL, CacheWishes, cache_wishes, with_all_lines
 from phasewise.gateway.api.auth import Authenticator, Caller, salted
-from phasewise.gateway.api.body_reader import Bodies, BodyReader, Read
+from phasewise.gateway.api.body_reader import Bodies, BodyReader, Read, Unread
 from phasewise.gateway.api.fields import ANTHROPICS, Parsed, no_model, request_id_from, shown_names
 from phasewise.gateway.api.forwarded import form_boundary, only_model, parse_form, target
 from phasewise.gateway.api.prompt_prefix import Marking, PrefixHashing
@@ -143,13 +143,13 @@ class Pipeline:
             arrival.end_stage()
             # 4. Parse it and its cache headers: 400.
             wishes = self._cache_wishes(endpoint, headers, scope)
-            about = (endpoint, body, wishes, caller.tenant, caller.salt)
+            unread = Unread(endpoint, body, wishes, caller.tenant, caller.salt)
             boundary = form_boundary(headers.get(b"content-type")) if endpoint is _FORWARDED else None
             if boundary is not None:
                 read = Read(parse_form(body, boundary, lends_rights=self.lends_rights))
             else:
                 # A body that came slowly waits for its turn as long as any other.
-                read = await self._bodies.read(*about, time.monotonic() + caller.max_wait_s)
+                read = await self._bodies.read(unread, time.monotonic() + caller.max_wait_s)
             if endpoint is _FORWARDED and not read.parsed.model:
                 read.parsed = replace(read.parsed, model=only_model(self._world.cluster, scope))
             request = self._request(arrival, read, caller, body)
@@ -163,7 +163,7 @@ class Pipeline:
             if (quarantine := self._driver.quarantine).guilty:
                 quarantine.check(caller.tenant, call.body)
             # A stream may last long, so the parsed body is freed.
-            del headers, body, read, about
+            del headers, body, read, unread
             # 5. Drive the flow: look it up in the cache, place it, answer it; 4xx or 5xx if that fails.
             # 6. Record how it ended.
             await self._drive_and_record(self.request_flow(request, self._world), call)
@@ -177,8 +177,8 @@ class Pipeline:
 
     async def read(self, arrival: Arrival, body: bytes, caller: Caller) -> tuple[GenerationRequest, Parsed]:
         """Parse the body of a request that is answered elsewhere; raises RequestRejected."""
-        about = (arrival.endpoint, body, USUAL, caller.tenant, caller.salt)
-        read = await self._bodies.read(*about, arrival.started_s + caller.max_wait_s)
+        unread = Unread(arrival.endpoint, body, USUAL, caller.tenant, caller.salt)
+        read = await self._bodies.read(unread, arrival.started_s + caller.max_wait_s)
         return self._request(arrival, read, caller, body), read.parsed
 
     def _cache_wishes(self, endpoint: Endpoint, headers: dict[bytes, bytes], scope: Scope) -> CacheWishes:

@@ -13,8 +13,7 @@ from phasewise.core.kv_transfer import KvTicket, KvTransferOutcome
 from phasewise.core.request import Endpoint
 from phasewise.core.timeline import NO_ACCOUNT, AttemptKind, Outcome
 from phasewise.core.trace_context import engine_headers
-from phasewise.gateway.kv_transfer.bodies import decode_body, prefill_body
-from phasewise.gateway.kv_transfer.tickets import KvTransfers
+from phasewise.gateway.kv_transfer.tickets import KvTransfers, decode_body, prefill_body
 from phasewise.gateway.records.timeline_builder import attempt_outcome
 from phasewise.gateway.server.client import Headers
 from phasewise.gateway.upstream.call import CLIENT_LEFT, CLIENT_STALLED, SERVED, Call, Ending
