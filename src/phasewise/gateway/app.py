@@ -51,7 +51,6 @@ from phasewise.gateway.records.timeline_store import TimelineStore
 from phasewise.gateway.records.traces import TraceSink
 from phasewise.gateway.records.worker_log import WorkerLog
 from phasewise.gateway.reload import Reloader
-from phasewise.gateway.server.certificate import Certificate
 from phasewise.gateway.server.client import ClientTimeouts, ClientWatch
 from phasewise.gateway.server.edge import Edge, EdgeBounds
 from phasewise.gateway.server.request_head import AllowedSites
@@ -95,7 +94,6 @@ class GatewayApp:
         self.gateway = parts.gateway
         self.start_error: ConfigError | None = None
         self.edge = parts.edge
-        self.certificate = parts.certificate
         self._parts = parts
         self._router = Router(parts.gateway, partial(export, parts.world))
         self.serve = self._router.serve
@@ -355,7 +353,6 @@ def build_app(
             engines=engines,
             reservations=reservations,
             edge=edge,
-            certificate=Certificate(),
             quotas=quotas,
             watcher=watcher,
             kv_transfer_watch=kv_transfer_watch,
