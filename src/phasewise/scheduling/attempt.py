@@ -324,11 +324,7 @@ def _prefill(
 def _begin_answer(world: World, slot: Slot, pair_trial: BreakerTrial | None) -> None:
     world.ledger.answering(slot.booking)
     if pair_trial is not None:
-        pair_trial.answered = _yes
-
-
-def _yes() -> bool:
-    return True
+        pair_trial.answered = lambda: True
 
 
 # --- on either --------------------------------------------------------------------------------------------

@@ -123,13 +123,14 @@ class Pipeline:
         headers, reservation = headers_of(scope), Reservation()
         client.is_anthropic = endpoint in ANTHROPICS
         arrival, caller = Arrival.of(endpoint, headers, self._sample), None
+        size = _size(headers.get(b"content-length"))
         try:
             # 1. Authenticate: 401.
             caller = self._authenticator.caller(headers.get(b"authorization"), headers.get(b"x-api-key"))
             # If the gateway itself is under strain: 503.
             if (overload := self._reservations.overload).stage:
                 lowest = self._authenticator.lowest_priority
-                overload.check(caller.priority, lowest, _size(headers.get(b"content-length")))
+                overload.check(caller.priority, lowest, size)
             # 2. Count it against its key's limits: 429, or 503 if they cannot be checked.
             if not caller.limits.unlimited and (over := await self._reservations.count(caller, reservation)):
                 await self._reject(over, client, arrival, caller)
@@ -138,7 +139,6 @@ class Pipeline:
             # 3. Reserve memory for its body and read it: 408, 413, 503, or the client leaves.
             client.watch()
             until_s = arrival.started_s + caller.max_wait_s
-            size = _size(headers.get(b"content-length"))
             body = await self._reservations.read_body(client.read_body, size, caller, reservation, until_s)
             arrival.end_stage()
             # 4. Parse it and its cache headers: 400.

@@ -62,17 +62,17 @@ class PrefixHashing:
         if not self._names_conversations or not hashes:
             return 0
         messages = [] if endpoint is _COMPLETIONS else _listed(fields.get(PROMPT_FIELD[endpoint]))
-        users = (number for number, message in enumerate(messages, 1) if _is_users(message))
+        users = (
+            number
+            for number, message in enumerate(messages, 1)
+            if not isinstance(message, dict) or message.get("role") == "user"
+        )
         opening = messages[: next(users, 0)]
         if not opening:
             return hashes[0]
         text = _chat(endpoint, fields, opening)
         # The first block's hash has the model and the tenant in it.
         return int.from_bytes(blake2b(text, key=self._key, digest_size=8).digest()) ^ hashes[0]
-
-
-def _is_users(message: object) -> bool:
-    return not isinstance(message, dict) or message.get("role") == "user"
 
 
 def _is_read_again(fields: dict[str, Any]) -> bool:

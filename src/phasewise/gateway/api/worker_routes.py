@@ -9,10 +9,10 @@ from typing import Any
 
 import orjson
 
-from phasewise.clients.http_client import Headers, Timeouts
+from phasewise.clients.http_client import Timeouts
 from phasewise.core.decision import RejectReason
 from phasewise.core.errors import RejectionKind, RequestRejected, UpstreamError
-from phasewise.gateway.http_errors import send_error
+from phasewise.gateway.http_errors import JSON, send_error
 from phasewise.gateway.server.client import Client, Scope
 from phasewise.gateway.upstream.engines import Connect
 from phasewise.scheduling.world import ClusterView
@@ -20,7 +20,6 @@ from phasewise.scheduling.world import ClusterView
 BODY_LIMIT_BYTES = 8 * 1024 * 1024
 TIMEOUTS = Timeouts(connect_s=2.0, head_s=10.0, idle_s=10.0)
 LARGEST_REPLY_BYTES = 1024 * 1024
-_JSON: Headers = ((b"content-type", b"application/json"),)
 
 
 class WorkerRoutes:
@@ -50,7 +49,7 @@ class WorkerRoutes:
             )
         engine = self._connect(state.worker, TIMEOUTS)
         try:
-            reply = await engine.fetch(method, f"/{asked}", headers=_JSON if body else (), body=body)
+            reply = await engine.fetch(method, f"/{asked}", headers=JSON if body else (), body=body)
         except UpstreamError as error:
             words = f"{name} does not answer: {error.message}"
             await send_error(client, RejectReason.NO_HEALTHY_WORKER, words, retry_after_s=1.0)

@@ -295,9 +295,7 @@ def header(scope: Scope, name: bytes) -> bytes | None:
 
 def too_large(limit_bytes: int) -> RequestRejected:
     """The rejection of a body that is larger than this."""
-    return RequestRejected(
-        RejectionKind.TOO_LARGE, f"the request's body is larger than {limit_bytes // 2**20} MiB"
-    )
+    return RequestRejected(RejectionKind.TOO_LARGE, f"the request's body is larger than {limit_bytes} bytes")
 
 
 # --- Notices clients that do not send their body or do not read their answer.

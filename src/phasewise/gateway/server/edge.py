@@ -21,7 +21,7 @@ from phasewise.fleet.config import EdgeLimits, byte_size
 from phasewise.gateway.guard import ErrorGuard
 from phasewise.gateway.http_errors import HTTP_ERRORS, JSON, error_body
 from phasewise.gateway.overload import Stage
-from phasewise.gateway.server.client import Headers
+from phasewise.gateway.server.client import Headers, too_large
 from phasewise.gateway.server.connection import WRITE_BUFFER_BYTES, ClientConnection
 from phasewise.gateway.server.request_head import AllowedSites, check_body_form, check_repeated
 
@@ -201,6 +201,7 @@ class EdgeConnection(ClientConnection):
         self._edge.expect(self, self._edge.bounds.head_s)
 
     def data_received(self, data: bytes) -> None:
+        """Some of a request has come."""
         if self._rejected:
             return
         self._block_bytes = len(data)
@@ -240,7 +241,7 @@ class EdgeConnection(ClientConnection):
                 self._reject(_head_too_large(bounds))
         elif self._message_bytes > 2 * bounds.body_bytes + FRAMING_BYTES:
             # Chunk sizes, extensions and the like, which are not part of the body.
-            self._reject(_body_too_large(bounds))
+            self._reject(too_large(bounds.body_bytes))
 
     def on_message_begin(self) -> None:
         # In a block that began with another request, the start of this head is unknown.
@@ -422,18 +423,12 @@ def _check_length(value: bytes, bounds: EdgeBounds) -> None:
     if len(value) > LONGEST_LENGTH:
         raise _bad("the content-length has too many digits")
     if int(value) > bounds.body_bytes:
-        raise _body_too_large(bounds)
+        raise too_large(bounds.body_bytes)
 
 
 def _head_too_large(bounds: EdgeBounds) -> RequestRejected:
     return RequestRejected(
         RejectionKind.HEAD_TOO_LARGE, f"the request's head is larger than {bounds.head_bytes} bytes"
-    )
-
-
-def _body_too_large(bounds: EdgeBounds) -> RequestRejected:
-    return RequestRejected(
-        RejectionKind.TOO_LARGE, f"the request's body is larger than {bounds.body_bytes} bytes"
     )
 
 

@@ -13,6 +13,7 @@ from phasewise.clients.http_client import HttpClient
 from phasewise.clients.sse import DONE, EventSplitter, event_data
 from phasewise.core.errors import FailureKind, UpstreamError
 from phasewise.core.request import Endpoint
+from phasewise.gateway.http_errors import JSON
 from phasewise.gateway.upstream.response import Answer, StreamRelay
 from phasewise.gateway.upstream.resumption import LEAD, MARK, TOKENS_BEFORE, Resumption, TokensSoFar
 
@@ -20,7 +21,6 @@ from phasewise.gateway.upstream.resumption import LEAD, MARK, TOKENS_BEFORE, Res
 
 TOKENIZE_WITHIN_S = 30.0
 """A worker that does not return a prompt's tokens within this time does not resume the answer."""
-_JSON = (b"content-type", b"application/json")
 
 
 async def tokens_so_far(worker: HttpClient, plan: Resumption) -> TokensSoFar:
@@ -111,7 +111,7 @@ async def _detokenize(worker: HttpClient, plan: Resumption, ids: list[int]) -> s
 
 
 async def _ask(worker: HttpClient, path: str, question: bytes) -> dict[str, Any]:
-    reply = await worker.fetch("POST", path, headers=[_JSON], body=question)
+    reply = await worker.fetch("POST", path, headers=JSON, body=question)
     if reply.status != 200:
         raise UpstreamError(failure_of_continuing(reply.status), f"{path} answered with HTTP {reply.status}")
     try:

@@ -89,7 +89,9 @@ class FlowDriver:
         except asyncio.CancelledError:
             if call.client.gone:
                 raise
-            return await _stop(call)
+            take_back_cancellation()
+            await _reject(_STOP, call)
+            return STOPPED
         finally:
             # Releases what the flow booked, whatever interrupts it.
             flow.close()
@@ -177,13 +179,6 @@ async def wait_for_grant(step: Wait) -> Granted | TimedOut:
             if not step.ticket.granted:
                 return TimedOut(time.monotonic())
     return Granted(time.monotonic())
-
-
-async def _stop(call: Call) -> Ending:
-    """Answer a connected client that the gateway has stopped."""
-    take_back_cancellation()
-    await _reject(_STOP, call)
-    return STOPPED
 
 
 async def _reject(step: Reject, call: Call) -> Ending:
