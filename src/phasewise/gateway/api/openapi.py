@@ -142,10 +142,11 @@ OPERATIONS |= {
     for path, methods in INFERENCE_PATHS.items()
     for method in methods
 }
+_NOT_NEGATIVE: Json = {"type": "number", "minimum": 0, "exclusiveMaximum": 1e12}
 _PARAMETER_SCHEMAS: dict[str, Json] = {
-    "limit": {"type": "number", "minimum": 0, "exclusiveMaximum": 1e12},
-    "since_unix_s": {"type": "number", "minimum": 0, "exclusiveMaximum": 1e12},
-    "until_unix_s": {"type": "number", "minimum": 0, "exclusiveMaximum": 1e12},
+    "limit": _NOT_NEGATIVE,
+    "since_unix_s": _NOT_NEGATIVE,
+    "until_unix_s": _NOT_NEGATIVE,
     "after": {"type": "integer", "minimum": 0, "exclusiveMaximum": 10**18},
     "slowest": {"enum": list(MEASURES)},
     "tenant": {"type": "string"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -14,7 +14,6 @@ from phasewise.core.request import WITH_KNOWN_FIELDS, Endpoint
 from phasewise.engines.known import INFERENCE_PATHS
 from phasewise.gateway.api import cache_routes
 from phasewise.gateway.api.auth import Authenticator
-from phasewise.gateway.api.cache_routes import CacheAdmin
 from phasewise.gateway.api.openapi import openapi_document
 from phasewise.gateway.api.pipeline import Pipeline
 from phasewise.gateway.api.request_routes import LONGEST_ID, NDJSON, RequestRoutes, number_in, query_of
@@ -33,6 +32,9 @@ from phasewise.gateway.server.request_head import answer_preflight
 from phasewise.gateway.upstream.call import OpenRequests
 from phasewise.scheduling.ledger import IDLE, LoadLedger
 from phasewise.scheduling.world import ClusterView, Health
+
+if TYPE_CHECKING:
+    from phasewise.gateway.answer_cache.cache import AnswerCache
 
 BYTES: Headers = ((b"content-type", b"application/octet-stream"),)
 
@@ -62,7 +64,7 @@ class Gateway:
     worker_routes: WorkerRoutes
     model_cards: ModelCards
     live: LiveRoutes
-    cache: CacheAdmin | None = None
+    cache: AnswerCache | None = None
 
 
 class Router:
