@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from phasewise.core.errors import ConfigError
-from phasewise.core.limits import Lease
+from phasewise.core.ports import Lease
 from phasewise.core.value import value
 from phasewise.core.worker import WorkerRef
 from phasewise.scheduling.recorded_form import from_plain

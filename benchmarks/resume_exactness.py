@@ -44,9 +44,9 @@ from stress.processes import free_ports
 from phasewise.clients.http_client import HttpClient
 from phasewise.core.errors import FailureKind, UpstreamError
 from phasewise.core.request import Endpoint
+from phasewise.gateway.upstream.continuation import tokens_so_far
 from phasewise.gateway.upstream.response import Answer
 from phasewise.gateway.upstream.resumption import Obstacle, Resumption, TokensSoFar, resumption
-from phasewise.gateway.upstream.tokenizing import tokens_so_far
 
 MODEL = "smollm2-135m"
 FLEET = "resume-exactness"

@@ -100,7 +100,7 @@ class Desk:
 @contextlib.asynccontextmanager
 async def gateway_with(desk):
     async with running_engines(1) as engines, running_gateway(engines) as gateway:
-        gateway.app._router = Router(replace(gateway.app.gateway, cache=desk))
+        gateway.app.serve = Router(replace(gateway.app.gateway, cache=desk)).serve
         yield gateway
 
 

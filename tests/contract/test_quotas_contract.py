@@ -8,7 +8,8 @@ import secrets
 import pytest
 
 from phasewise.clients.redis_quotas import RedisQuotas
-from phasewise.core.limits import Lease, LimitKind, Limits, OverLimit
+from phasewise.core.ports import Lease, LimitKind, OverLimit
+from phasewise.core.request import Limits
 from phasewise.gateway.api.quotas import LEASE_S, ProcessQuotas, SharedQuotas
 
 GENEROUS_S = 60.0

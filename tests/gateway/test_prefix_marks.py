@@ -2,7 +2,7 @@
 
 from phasewise.core.request import Endpoint
 from phasewise.fake_engine.fleet import running_engines
-from phasewise.gateway.api.fields import prompt_bytes
+from phasewise.gateway.api.prompt_prefix import prompt_bytes
 from tests.core.test_text_marks import prose
 from tests.gateway.harness import request_id_of, running_gateway
 

@@ -48,7 +48,7 @@ def test_a_prompt_with_which_two_engines_died_is_rejected_for_a_while():
     assert not book.rejects(b"poison", tenant="somebody else")
     book.now_s = 600.0
     assert not book.rejects(b"poison")
-    assert not book.kept._guilty
+    assert not book.kept.guilty
 
 
 @pytest.mark.parametrize("engines", [(A,), (A, A), ()])
@@ -107,7 +107,7 @@ async def test_a_prompt_that_kills_engines_kills_two_and_no_more(monkeypatch):
     deadly = FakeEngineConfig(faults=(Fault(FaultKind.POISON, marker="poison"),))
     async with running_engines(3, deadly) as engines, running_gateway(engines) as gateway:
         assert (await gateway.chat("poison")).status == 503
-        kept = gateway.app.gateway.pipeline._driver.quarantine
+        kept = gateway.app.gateway.pipeline._driver.quarantine.guilty
         await eventually(lambda: len(kept) == 1)
         assert (await gateway.chat("poison")).status == 422
         assert (await gateway.chat("something else")).status == 200

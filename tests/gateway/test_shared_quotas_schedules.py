@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from phasewise.clients.redis_quotas import Renew, Settle, Take
 from phasewise.core.errors import StoreUnreachable
-from phasewise.core.limits import Lease, Limits, OverLimit
+from phasewise.core.ports import Lease, OverLimit
+from phasewise.core.request import Limits
 from phasewise.gateway.api import quotas as shared_quotas
 from phasewise.gateway.api.quotas import ProcessQuotas, SharedQuotas
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+from types import SimpleNamespace
 
 import orjson
 import pytest
@@ -107,6 +108,6 @@ async def test_nobody_sees_how_a_plain_answer_is_read():
 
 @pytest.mark.parametrize(("waited_s", "blocked_s"), [(WAITED_S / 2, 0.0), (0.25, 0.25)])
 def test_a_wait_that_was_cut_off_counts_if_it_was_one(waited_s, blocked_s):
-    client = Client(None)
+    client = Client(SimpleNamespace())
     client.streaming, client.sending_since_s = True, 100.0
     assert client.blocked_until(100.0 + waited_s) == blocked_s

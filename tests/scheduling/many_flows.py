@@ -10,7 +10,8 @@ from random import Random
 from phasewise.core.decision import RejectReason
 from phasewise.core.errors import FailureKind
 from phasewise.core.kv_transfer import pair_ref
-from phasewise.core.limits import LimitKind, Limits, NotCounted, OverLimit
+from phasewise.core.ports import LimitKind, NotCounted, OverLimit
+from phasewise.core.request import Limits
 from phasewise.core.timeline import EngineAccount
 from phasewise.scheduling import (
     MAX_ATTEMPTS,

@@ -6,7 +6,8 @@ import re
 
 from phasewise.core.decision import RejectReason
 from phasewise.core.errors import FailureKind
-from phasewise.core.limits import NO_LIMITS, LimitKind, Limits, NotCounted, OverLimit
+from phasewise.core.ports import LimitKind, NotCounted, OverLimit
+from phasewise.core.request import NO_LIMITS, Limits
 from phasewise.core.timeline import Outcome
 from phasewise.gateway.http_errors import BREAKS_STREAMS
 from phasewise.scheduling import (

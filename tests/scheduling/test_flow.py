@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from phasewise.core.decision import RejectReason
 from phasewise.core.errors import FailureKind
-from phasewise.core.limits import LimitKind, Limits, NotCounted, OverLimit
+from phasewise.core.ports import LimitKind, NotCounted, OverLimit
+from phasewise.core.request import Limits
 from phasewise.scheduling import (
     MAX_ATTEMPTS,
     CacheHit,

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from phasewise.core.limits import Lease, LimitKind, Limits, OverLimit
+from phasewise.core.ports import Lease, LimitKind, OverLimit
+from phasewise.core.request import Limits
 from phasewise.scheduling.quota_book import CONCURRENCY_RETRY_S, QuotaBook
 
 MINUTE_S = 60

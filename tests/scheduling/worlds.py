@@ -7,7 +7,7 @@ from random import Random
 
 from phasewise.core.decision import Decision
 from phasewise.core.kv_transfer import KvTicket
-from phasewise.core.limits import Lease
+from phasewise.core.ports import Lease
 from phasewise.core.worker import Role
 from phasewise.scheduling import CacheMiss, Prefilled, World, request_flow
 from phasewise.scheduling.breakers import Breakers, RetryBudget

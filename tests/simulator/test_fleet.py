@@ -8,7 +8,7 @@ import pytest
 
 from phasewise.core.decision import RejectReason
 from phasewise.core.kv_transfer import SplitRule
-from phasewise.core.limits import Limits
+from phasewise.core.request import Limits
 from phasewise.core.worker import Role
 from phasewise.costs.fit.step import StepCost
 from phasewise.simulator.clock import VirtualClock

@@ -21,6 +21,8 @@ An error says what happened and where; `hint` says what to do next. Neither cont
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import partial
+from typing import Any
 
 
 class PhasewiseError(Exception):
@@ -96,6 +98,10 @@ class RequestRejected(PhasewiseError):
         super().__init__(message, hint=hint)
         self.kind = kind
         self.param = param
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For another process."""
+        return partial(RequestRejected, self.kind, self.message, param=self.param, hint=self.hint), ()
 
 
 class FailureKind(StrEnum):

@@ -1,12 +1,17 @@
-"""The protocols that clients and stores implement, so that callers do not depend on implementations."""
+"""The protocols that clients and stores implement, so that callers do not depend on implementations.
+
+With the types of their answers that nothing else defines.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
 from phasewise.core.caching import Lesson, Neighbour, Purge, StoredAnswer, Vector
-from phasewise.core.limits import Lease, Limits, QuotaAnswer
+from phasewise.core.request import Limits
 from phasewise.core.timeline import Timeline
 from phasewise.core.trace_context import TraceLoss, TraceSpan
 
@@ -26,6 +31,45 @@ class TraceExporter(Protocol):
 
     def drop(self, reason: TraceLoss) -> None:
         """Count a request whose spans are not sent."""
+
+
+class LimitKind(StrEnum):
+    """Which bound was reached."""
+
+    REQUESTS = "requests"
+    TOKENS = "tokens"
+    CONCURRENCY = "concurrency"
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """What one request took of its key's limits: one of its concurrent requests, and its expected tokens.
+
+    `shared` says where it is counted: in the store that all gateways share, or in this process.
+    """
+
+    lease_id: str
+    key_id: str
+    tokens: int
+    shared: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OverLimit:
+    """A bound was reached; the client may retry after this long."""
+
+    kind: LimitKind
+    retry_after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class NotCounted:
+    """The shared store does not answer, and the operator accepts no requests that it has not counted."""
+
+    retry_after_s: float
+
+
+QuotaAnswer = Lease | OverLimit | NotCounted
 
 
 class QuotaSettlement(Protocol):

@@ -1,10 +1,10 @@
-"""Requests as the policies see them: tenant, endpoint, priority and size, never the text."""
+"""Requests as the policies see them: tenant, endpoint, priority, limits and size, never the text."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 
-from phasewise.core.limits import NO_LIMITS, Limits
 from phasewise.core.value import value
 
 BYTES_PER_TOKEN = 4
@@ -41,6 +41,31 @@ _COMPLETIONS = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS})
 WITH_KNOWN_FIELDS: tuple[Endpoint, ...] = tuple(
     endpoint for endpoint in Endpoint if endpoint is not Endpoint.FORWARDED
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a key may use; None is no bound.
+
+    Rates are buckets that hold a minute's worth and fill continuously: a key that was idle may use a
+    minute's worth at once.
+    """
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    max_concurrent: int | None = None
+
+    @property
+    def unlimited(self) -> bool:
+        """Whether there is nothing to count."""
+        return (
+            self.requests_per_minute is None
+            and self.tokens_per_minute is None
+            and self.max_concurrent is None
+        )
+
+
+NO_LIMITS = Limits()
 
 
 @value

@@ -56,10 +56,7 @@ def trace_of(
     With a share to `sample`, every request has one. A client's own decision stands; otherwise the trace has
     the request's id, whose random digits decide.
     """
-    parent = headers.get(TRACEPARENT)
-    if parent is None and sample is None:
-        return None
-    found = None if parent is None else _PARENT.fullmatch(parent)
+    found = _PARENT.fullmatch(headers.get(TRACEPARENT, b""))
     operation = _OPERATIONS.get(endpoint, "chat")
     if found is None or not _is_valid(found):
         if sample is None:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -51,10 +51,9 @@ from phasewise.gateway.records.timeline_store import TimelineStore
 from phasewise.gateway.records.traces import TraceSink
 from phasewise.gateway.records.worker_log import WorkerLog
 from phasewise.gateway.reload import Reloader
-from phasewise.gateway.server.certificate import Certificate
-from phasewise.gateway.server.client import ClientTimeouts, ClientWatch, Direct, Scope, client_of, header
+from phasewise.gateway.server.client import ClientTimeouts, ClientWatch
 from phasewise.gateway.server.edge import Edge, EdgeBounds
-from phasewise.gateway.server.request_head import AllowedSites, answer_preflight
+from phasewise.gateway.server.request_head import AllowedSites
 from phasewise.gateway.settings import (
     has_common_secret,
     hashing_of,
@@ -95,23 +94,15 @@ class GatewayApp:
         self.gateway = parts.gateway
         self.start_error: ConfigError | None = None
         self.edge = parts.edge
-        self.certificate = parts.certificate
         self._parts = parts
         self._router = Router(parts.gateway, partial(export, parts.world))
+        self.serve = self._router.serve
+        """Answers the requests of connections."""
         self._reloader: Reloader | None = None
         self.run_record: GatewayRun | None = None
         self.successor_of: int | None = None
         self._reloads: set[asyncio.Task[None]] = set()
         self._picker: PickerServer | None = None
-
-    def serve(self, scope: Scope, direct: Direct) -> Coroutine[Any, Any, None]:
-        """Answer one request.
-
-        Not a coroutine itself: every wait of a request passes through each coroutine in the await chain.
-        """
-        if scope["method"] == "OPTIONS" and header(scope, b"access-control-request-method"):
-            return answer_preflight(scope, direct)
-        return self._router.handle(scope, client_of(direct))
 
     def allow_reload(
         self,
@@ -362,7 +353,6 @@ def build_app(
             engines=engines,
             reservations=reservations,
             edge=edge,
-            certificate=Certificate(),
             quotas=quotas,
             watcher=watcher,
             kv_transfer_watch=kv_transfer_watch,

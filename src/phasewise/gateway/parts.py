@@ -14,7 +14,6 @@ from phasewise.gateway.processes.peers import Peers
 from phasewise.gateway.processes.replicas import ReplicaExchange
 from phasewise.gateway.records.decision_file import DecisionFile
 from phasewise.gateway.records.rejection_log import RejectionLog
-from phasewise.gateway.server.certificate import Certificate
 from phasewise.gateway.server.edge import Edge
 from phasewise.gateway.upstream.engines import Engines
 from phasewise.scheduling import World
@@ -36,7 +35,6 @@ class GatewayParts:
     engines: Engines
     reservations: Reservations
     edge: Edge
-    certificate: Certificate
     quotas: GatewayQuotas
     watcher: HealthWatcher
     kv_transfer_watch: KvTransferWatch

@@ -12,7 +12,7 @@ import hmac
 import logging
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from phasewise.core.errors import RejectionKind, RequestRejected
 from phasewise.core.timeline import Outcome, Timeline
@@ -28,7 +28,10 @@ MOST_KEPT = 1_000
 
 
 class Quarantine:
-    """Fingerprints of prompts. `died` says whether a worker's engine is gone; `for_s` of 0 keeps nothing."""
+    """Fingerprints of prompts. `died` says whether a worker's engine is gone; `for_s` of 0 keeps nothing.
+
+    `guilty` says until when each is rejected. It is mostly empty, and then nothing needs to be checked.
+    """
 
     def __init__(
         self, for_s: float, died: Callable[[WorkerRef], bool], clock: Callable[[], float] = time.monotonic
@@ -37,23 +40,18 @@ class Quarantine:
         self._died = died
         self._clock = clock
         self._secret = secrets.token_bytes(32)
-        self._guilty: dict[bytes, float] = {}
+        self.guilty: dict[bytes, float] = {}
         self._suspect: dict[bytes, float] = {}
         self._pending: dict[frozenset[WorkerRef], set[bytes]] = {}
 
-    def __len__(self) -> int:
-        return len(self._guilty)
-
     def check(self, tenant: str, body: bytes) -> None:
         """Reject a request whose prompt is guilty."""
-        if not self._guilty:
-            return
         mark = self._mark(tenant, body)
-        until_s = self._guilty.get(mark)
+        until_s = self.guilty.get(mark)
         if until_s is None:
             return
         if self._clock() >= until_s:
-            del self._guilty[mark]
+            del self.guilty[mark]
             return
         raise RequestRejected(
             RejectionKind.QUARANTINED,
@@ -63,10 +61,9 @@ class Quarantine:
 
     def failed(self, tenant: str, body: bytes, timeline: Timeline) -> frozenset[WorkerRef] | None:
         """A request failed for good. Returns the engines that may have died of it, for `judge` later on."""
-        broken = [it.worker for it in timeline.attempts if it.outcome is Outcome.FAILED]
-        if not self._for_s or timeline.content_times_s or len(set(broken)) < 2:
+        engines = frozenset(tried.worker for tried in timeline.attempts if tried.outcome is Outcome.FAILED)
+        if not self._for_s or timeline.content_times_s or len(engines) < 2:
             return None
-        engines = frozenset(broken)
         self._pending.setdefault(engines, set()).add(self._mark(tenant, body))
         return engines
 
@@ -78,13 +75,14 @@ class Quarantine:
         now_s = self._clock()
         for mark in marks:
             if len(marks) <= FEW or self._suspect.get(mark, 0.0) > now_s:
-                self._guilty[mark] = now_s + self._for_s
+                self.guilty[mark] = now_s + self._for_s
             else:
                 self._suspect[mark] = now_s + SUSPECT_S
-        _keep_newest(self._guilty)
+        _keep_newest(self.guilty)
         _keep_newest(self._suspect)
         names = ", ".join(sorted(ref.name for ref in engines))
-        logger.warning("%s died with the same %d requests; %d in quarantine", names, len(marks), len(self))
+        counts = len(marks), len(self.guilty)
+        logger.warning("%s died with the same %d requests; %d in quarantine", names, *counts)
 
     def _mark(self, tenant: str, body: bytes) -> bytes:
         keyed = hmac.new(self._secret, tenant.encode() + b"\0", "sha256")
@@ -93,9 +91,5 @@ class Quarantine:
 
 
 def _keep_newest(kept: dict[bytes, float]) -> None:
-    for mark in _oldest(kept, len(kept) - MOST_KEPT):
+    for mark in sorted(kept, key=kept.__getitem__)[: max(0, len(kept) - MOST_KEPT)]:
         del kept[mark]
-
-
-def _oldest(kept: dict[bytes, float], count: int) -> Sequence[bytes]:
-    return sorted(kept, key=kept.__getitem__)[:count] if count > 0 else ()

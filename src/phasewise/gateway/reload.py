@@ -24,11 +24,11 @@ from phasewise.fleet.local.run_files import write_private
 from phasewise.gateway.discovery.sources import Discovery
 from phasewise.gateway.guard import ErrorGuard
 from phasewise.gateway.parts import GatewayParts
-from phasewise.gateway.server.certificate import certificate_of
 from phasewise.gateway.server.client import ClientTimeouts
 from phasewise.gateway.server.edge import EdgeBounds
 from phasewise.gateway.server.request_head import AllowedSites
 from phasewise.gateway.settings import (
+    certificate_of,
     hashing_of,
     lends_rights,
     memory_limit_of,
@@ -188,7 +188,7 @@ class Reloader:
     def _take_over(self, ready: _Ready) -> WorkerChange:
         parts, config, bounds = self._parts, ready.file.gateway, ready.bounds
         gateway, world = parts.gateway, parts.world
-        parts.certificate.replacement = ready.certificate
+        parts.edge.certificate = ready.certificate
         change = world.set_workers(ready.workers)
         parts.scheduling.apply_rules(world, ready.rules)
         parts.engines.set_workers(change, ready.access)

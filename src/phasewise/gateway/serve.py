@@ -19,8 +19,8 @@ from phasewise.core.units import counted
 from phasewise.fleet.config import GatewayFile
 from phasewise.gateway.app import GatewayApp
 from phasewise.gateway.processes.supervisor import BACKLOG
-from phasewise.gateway.server.certificate import certificate_of
 from phasewise.gateway.server.edge import AdminConnection, Edge, EdgeConnection
+from phasewise.gateway.settings import certificate_of
 
 logger = logging.getLogger("phasewise.gateway")
 
@@ -134,5 +134,5 @@ def server_config(file: GatewayFile, app: GatewayApp) -> uvicorn.Config:
     )
     config.load()
     if config.ssl is not None:
-        app.certificate.attach(config.ssl)
+        config.ssl.sni_callback = app.edge.show_certificate
     return config

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterable, Sequence
 
 from phasewise.clients.host import memory_limit_bytes
 from phasewise.core.errors import ConfigError
 from phasewise.core.slo import Slo
 from phasewise.core.worker import Role, Worker
-from phasewise.fleet.config import EdgeLimits, GatewayConfig, WorkerConfig, byte_size
+from phasewise.fleet.config import EdgeLimits, GatewayConfig, TlsConfig, WorkerConfig, byte_size
 from phasewise.gateway.api.auth import Authenticator
 from phasewise.gateway.api.prompt_prefix import PrefixHashing
 from phasewise.scheduling.policies import POLICIES, READS_PREFIXES
@@ -104,3 +105,20 @@ def slos_of(config: GatewayConfig) -> dict[str, Slo]:
 def tenants_of(config: GatewayConfig) -> int:
     """How many tenants there are; without keys everybody is one."""
     return len({key.tenant for key in config.api_keys}) or 1
+
+
+def certificate_of(tls: TlsConfig) -> ssl.SSLContext:
+    """The certificate of a configuration; raises ConfigError if it cannot be used."""
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(tls.certificate, tls.key, password="")
+    except OSError as error:
+        reason = error.strerror or "they are not a certificate and its key"
+        # The setting may hold the key itself instead of its path.
+        pasted = "\n" in tls.certificate + tls.key
+        which = "what should be two paths" if pasted else f"{tls.certificate} and {tls.key}"
+        raise ConfigError(
+            f"gateway.tls: {which} cannot be used ({reason})",
+            hint="give two PEM files: the certificate with its chain, and its key without a password",
+        ) from None
+    return context

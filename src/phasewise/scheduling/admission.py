@@ -8,8 +8,8 @@ from math import ceil
 
 from phasewise.core.decision import Decision, RejectReason
 from phasewise.core.kv_transfer import pair_ref
-from phasewise.core.limits import Lease, LimitKind, Limits, NotCounted, OverLimit, QuotaAnswer
-from phasewise.core.request import GenerationRequest
+from phasewise.core.ports import Lease, LimitKind, NotCounted, OverLimit, QuotaAnswer
+from phasewise.core.request import GenerationRequest, Limits
 from phasewise.core.value import value
 from phasewise.core.worker import Worker, WorkerRef
 from phasewise.scheduling.policies import CanTransfer
@@ -166,9 +166,15 @@ def place(request: GenerationRequest, world: World, progress: RequestProgress) -
         return no_healthy_worker(model, world.cluster, progress.attempts)
     # Neither of these two joins the queue: they would be given slots of other engines, which they cannot use.
     if progress.weights is not None:
-        return _choose(world, request, progress) or _other_weights(progress)
+        other = "no engine that is free has the same weights in the same number format"
+        return _choose(world, request, progress) or Reject(
+            RejectReason.NO_SAME_WEIGHTS, f"the answer broke off, and {other}", attempts=progress.attempts
+        )
     if request.workers is not None:
-        return _choose(world, request, progress) or _full_subset(progress)
+        full = "no engine of those that this request may use has a free slot"
+        return _choose(world, request, progress) or Reject(
+            RejectReason.QUEUE_FULL, full, RETRY_SOON_S, progress.attempts
+        )
     # A request joins the queue behind those that wait, even if granted slots are not in use yet.
     if not world.queue.is_waiting(model) and (decision := _choose(world, request, progress)):
         return decision
@@ -178,16 +184,6 @@ def place(request: GenerationRequest, world: World, progress: RequestProgress) -
 def _usable(request: GenerationRequest, world: World) -> Sequence[Worker]:
     workers, allowed = world.cluster.usable(request.model), request.workers
     return workers if allowed is None else [worker for worker in workers if worker.name in allowed]
-
-
-def _other_weights(progress: RequestProgress) -> Reject:
-    detail = "the answer broke off, and no engine that is free has the same weights in the same number format"
-    return Reject(RejectReason.NO_SAME_WEIGHTS, detail, attempts=progress.attempts)
-
-
-def _full_subset(progress: RequestProgress) -> Reject:
-    detail = "no engine of those that this request may use has a free slot"
-    return Reject(RejectReason.QUEUE_FULL, detail, RETRY_SOON_S, progress.attempts)
 
 
 def _wait_for_slot(request: GenerationRequest, world: World, progress: RequestProgress) -> Placing:
@@ -261,7 +257,7 @@ def _choose(world: World, request: GenerationRequest, progress: RequestProgress)
 def _can_transfer(world: World, progress: RequestProgress) -> CanTransfer:
     """Which pairs may serve the request. Its last attempt avoids pairs whose circuit is open."""
     if not world.pairs.any_open:
-        return _any_pair
+        return lambda _prefill, _decode: True
 
     def can_transfer(prefill: Worker, decode: Worker) -> bool:
         pair = pair_ref(prefill.ref, decode.ref)
@@ -270,7 +266,3 @@ def _can_transfer(world: World, progress: RequestProgress) -> CanTransfer:
         return world.pairs.allowance(pair, progress.now_s) > 0
 
     return can_transfer
-
-
-def _any_pair(_prefill: Worker, _decode: Worker) -> bool:
-    return True

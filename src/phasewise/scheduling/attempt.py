@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import dataclass
 from functools import partial
 
 from phasewise.core.decision import Decision
@@ -144,20 +145,18 @@ def learn_sizes(
 # --- A worker's slot for a request or for one of its phases: taken and released exactly once.
 
 
+@dataclass(slots=True, eq=False)
 class Slot:
     """A booked worker. `result` is the outcome of the step that it was booked for, None until then.
 
     `held_blocks` of the prompt were expected in the worker's cache when it got the request.
     """
 
-    __slots__ = ("booking", "held_blocks", "result", "trial", "worker")
-
-    def __init__(self, worker: WorkerRef, booking: Booking, trial: BreakerTrial | None) -> None:
-        self.worker = worker
-        self.booking = booking
-        self.trial = trial
-        self.held_blocks = 0
-        self.result: Prefilled | Succeeded | Failed | Cancelled | None = None
+    worker: WorkerRef
+    booking: Booking
+    trial: BreakerTrial | None
+    held_blocks: int = 0
+    result: Prefilled | Succeeded | Failed | Cancelled | None = None
 
 
 def take_slot(world: World, worker: WorkerRef, tokens: int, unread_tokens: int = 0) -> Slot:
@@ -324,11 +323,7 @@ def _prefill(
 def _begin_answer(world: World, slot: Slot, pair_trial: BreakerTrial | None) -> None:
     world.ledger.answering(slot.booking)
     if pair_trial is not None:
-        pair_trial.answered = _yes
-
-
-def _yes() -> bool:
-    return True
+        pair_trial.answered = lambda: True
 
 
 # --- on either --------------------------------------------------------------------------------------------

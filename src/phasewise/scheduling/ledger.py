@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from phasewise.core.decision import Candidate
@@ -37,6 +38,7 @@ def candidate(worker: Worker, load: Load) -> Candidate:
     )
 
 
+@dataclass(slots=True, eq=False)
 class Booking:
     """A reservation on a worker, released exactly once. Only the ledger changes it.
 
@@ -44,15 +46,12 @@ class Booking:
     this request's own.
     """
 
-    __slots__ = ("answering", "number", "read_alone", "tokens", "unread_tokens", "worker")
-
-    def __init__(self, number: int, worker: WorkerRef, tokens: int, unread_tokens: int) -> None:
-        self.number = number
-        self.worker = worker
-        self.tokens = tokens
-        self.unread_tokens = unread_tokens
-        self.answering = False
-        self.read_alone = False
+    number: int
+    worker: WorkerRef
+    tokens: int
+    unread_tokens: int
+    answering: bool = False
+    read_alone: bool = False
 
 
 class Neighbours(Protocol):

@@ -38,7 +38,8 @@ class LengthEstimator:
 
     def learn(self, request: GenerationRequest, prompt_tokens: int | None, output_tokens: int | None) -> None:
         """A request had so many tokens; None if unknown."""
-        if prompt_tokens and _is_text(request.text_bytes / prompt_tokens):
+        least, most = _TEXT_BYTES_PER_TOKEN
+        if prompt_tokens and least <= request.text_bytes / prompt_tokens <= most:
             # The chat template adds a fixed number of tokens to every prompt.
             fit = self._prompts.setdefault(request.model, TwoPartFit())
             fit.learn(float(request.text_bytes), 1.0, float(prompt_tokens))
@@ -69,8 +70,3 @@ class LengthEstimator:
         self._answers[key] = answers
         if len(self._answers) > _TENANTS:
             self._answers.popitem(last=False)
-
-
-def _is_text(bytes_per_token: float) -> bool:
-    least, most = _TEXT_BYTES_PER_TOKEN
-    return least <= bytes_per_token <= most

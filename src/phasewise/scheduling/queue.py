@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 
 from phasewise.scheduling.tenant_lines import Holder, ModelQueue, Tenant, Ticket
 
@@ -153,7 +154,7 @@ class WaitingQueue:
 
     def rejoin(self, ticket: Ticket, now_s: float) -> Ticket:
         """The old position again, for a granted ticket that found the slot gone."""
-        again = ticket.again()
+        again = replace(ticket, waiting=True, granted=False, on_grant=None)
         self._push(again, now_s)
         self._by_model[ticket.model].lines[ticket.tenant.name].served -= ticket.work / ticket.tenant.weight
         return again

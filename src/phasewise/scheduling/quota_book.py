@@ -7,10 +7,11 @@ may be at most a minute ahead. The same arithmetic runs inside Redis (clients/re
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
 from dataclasses import dataclass
 
-from phasewise.core.limits import Lease, LimitKind, Limits, OverLimit
+from phasewise.core.ports import Lease, LimitKind, OverLimit
+from phasewise.core.request import Limits
 
 MINUTE_US = 60_000_000
 CONCURRENCY_RETRY_S = 1.0
@@ -160,19 +161,12 @@ class QuotaBook:
 
     def check_invariants(self) -> None:
         """Every account has as many slots in use as open leases."""
-        open_slots = _counted(id(opened.account) for opened in self._open.values())
+        open_slots = Counter(id(opened.account) for opened in self._open.values())
         for key_id, account in self._accounts.items():
             if account.open != open_slots.pop(id(account), 0):
                 raise AssertionError(f"{key_id} has {account.open} slots in use, its leases say otherwise")
         if open_slots:
             raise AssertionError(f"{len(open_slots)} accounts with open leases were forgotten")
-
-
-def _counted(ids: Iterable[int]) -> dict[int, int]:
-    counts: dict[int, int] = {}
-    for one in ids:
-        counts[one] = counts.get(one, 0) + 1
-    return counts
 
 
 def microseconds(seconds: float) -> int:

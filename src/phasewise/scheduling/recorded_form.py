@@ -12,14 +12,14 @@ from enum import Enum
 from functools import cache
 from typing import Any
 
-from phasewise.core import errors, kv_transfer, limits, worker
+from phasewise.core import errors, kv_transfer, ports, worker
 from phasewise.core import request as requests
 from phasewise.scheduling import ledger, rules, steps, world
 from phasewise.scheduling.breakers import BreakerTrial
 from phasewise.scheduling.queue import Ticket
 
 _PRIVATE = {"key_id": "", "lease_id": "", "params": "", "prefix_marks": (), "text_marks": ()}
-_MODULES = (errors, kv_transfer, limits, worker, requests, rules, steps, ledger, world)
+_MODULES = (errors, kv_transfer, ports, worker, requests, rules, steps, ledger, world)
 _KINDS = {
     kind.__name__: kind
     for module in _MODULES

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from phasewise.core.decision import Decision, RejectReason
 from phasewise.core.errors import FailureKind
 from phasewise.core.kv_transfer import KvTicket
-from phasewise.core.limits import Limits, QuotaAnswer
+from phasewise.core.ports import QuotaAnswer
+from phasewise.core.request import Limits
 from phasewise.core.timeline import NO_ACCOUNT, EngineAccount
 from phasewise.core.value import value
 from phasewise.core.worker import Worker

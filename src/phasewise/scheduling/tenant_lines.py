@@ -8,59 +8,12 @@ can be weighed in the same choice.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 SPARE = 64
 """How many tickets that have left a line may stay in it besides as many as wait."""
-
-
-class Ticket:
-    """A position in the queue. `on_grant` is called once, when a slot is granted; the driver sets it.
-
-    It must not call into a flow, because it runs in the middle of another flow's step.
-    """
-
-    __slots__ = (
-        "granted",
-        "model",
-        "number",
-        "on_grant",
-        "order_s",
-        "priority",
-        "since_s",
-        "tenant",
-        "waiting",
-        "work",
-    )
-
-    def __init__(
-        self,
-        number: int,
-        model: str,
-        priority: int,
-        since_s: float,
-        order_s: float,
-        tenant: Tenant,
-        work: float,
-    ) -> None:
-        self.number = number
-        self.model = model
-        self.priority = priority
-        self.since_s = since_s
-        self.order_s = order_s
-        self.tenant = tenant
-        self.work = work
-        self.waiting = True
-        self.granted = False
-        self.on_grant: Callable[[], None] | None = None
-
-    def again(self) -> Ticket:
-        """The same position, not granted."""
-        return Ticket(
-            self.number, self.model, self.priority, self.since_s, self.order_s, self.tenant, self.work
-        )
 
 
 class Tenant(NamedTuple):
@@ -70,21 +23,38 @@ class Tenant(NamedTuple):
     weight: float = 1.0
 
 
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """A position in the queue. `on_grant` is called once, when a slot is granted; the driver sets it.
+
+    It must not call into a flow, because it runs in the middle of another flow's step.
+    """
+
+    number: int
+    model: str
+    priority: int
+    since_s: float
+    order_s: float
+    tenant: Tenant
+    work: float
+    waiting: bool = True
+    granted: bool = False
+    on_grant: Callable[[], None] | None = None
+
+
+@dataclass(slots=True, eq=False)
 class _TenantLine:
     """One tenant's tickets. A ticket that left is removed when it reaches the heap's top, or in bulk.
 
     `served` is the work that its granted tickets stand for, by its weight: the line with the least is next.
     """
 
-    __slots__ = ("_heap", "granted", "granted_s", "served", "waiting", "weight")
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Ticket]] = []
-        self.waiting = 0
-        self.granted = 0
-        self.granted_s = 0.0
-        self.served = 0.0
-        self.weight = 1.0
+    _heap: list[tuple[float, int, Ticket]] = field(default_factory=list)
+    waiting: int = 0
+    granted: int = 0
+    granted_s: float = 0.0
+    served: float = 0.0
+    weight: float = 1.0
 
     def push(self, ticket: Ticket) -> None:
         heappush(self._heap, (ticket.order_s, ticket.number, ticket))
@@ -122,18 +92,16 @@ class _TenantLine:
             )
 
 
+@dataclass(slots=True, eq=False)
 class ModelQueue:
     """The lines of one model. A line that forms again begins at the work that the others were served, so
     that no tenant saves up for later.
     """
 
-    __slots__ = ("_served", "granted", "lines", "waiting")
-
-    def __init__(self) -> None:
-        self.lines: dict[str, _TenantLine] = {}
-        self.waiting = 0
-        self.granted = 0
-        self._served = 0.0
+    lines: dict[str, _TenantLine] = field(default_factory=dict)
+    waiting: int = 0
+    granted: int = 0
+    _served: float = 0.0
 
     @property
     def empty(self) -> bool:

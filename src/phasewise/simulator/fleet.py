@@ -12,8 +12,7 @@ from math import inf
 from zlib import crc32
 
 from phasewise.core.kv_transfer import SplitRule
-from phasewise.core.limits import NO_LIMITS, Limits
-from phasewise.core.request import Endpoint, GenerationRequest
+from phasewise.core.request import NO_LIMITS, Endpoint, GenerationRequest, Limits
 from phasewise.core.worker import DEFAULT_SLOTS, Role, Worker
 from phasewise.costs.fit.step import StepSeconds
 from phasewise.scheduling import World

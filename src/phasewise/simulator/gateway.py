@@ -11,7 +11,7 @@ from statistics import median
 from phasewise.core.decision import Decision, RejectReason
 from phasewise.core.errors import FailureKind
 from phasewise.core.kv_transfer import KvTicket
-from phasewise.core.limits import Lease
+from phasewise.core.ports import Lease
 from phasewise.core.request import GenerationRequest
 from phasewise.core.timeline import EngineAccount
 from phasewise.scheduling import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from phasewise.core.errors import RejectionKind, RequestRejected
-from phasewise.core.limits import NO_LIMITS, Limits
+from phasewise.core.request import NO_LIMITS, Limits
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.fleet.config import ApiKey, GatewayConfig, SloClass
 from phasewise.gateway.api import auth

@@ -42,7 +42,7 @@ class FakeCacheAdmin:
 @contextlib.asynccontextmanager
 async def gateway_with(cache):
     async with running_engines(1) as engines, running_gateway(engines) as gateway:
-        gateway.app._router = Router(replace(gateway.app.gateway, cache=cache))
+        gateway.app.serve = Router(replace(gateway.app.gateway, cache=cache)).serve
         yield gateway
 
 

@@ -17,11 +17,17 @@ from phasewise.core.request import Endpoint
 from phasewise.gateway.answer_cache.headers import USUAL
 from phasewise.gateway.answer_cache.lookup import CacheEntrance
 from phasewise.gateway.api import reading_process
-from phasewise.gateway.api.body_reader import Bodies, BodyReader, Read, ReadAside, read_aside
-from phasewise.gateway.api.fields import parse_body, prompt_text
-from phasewise.gateway.api.prompt_prefix import PrefixHashing
-from phasewise.gateway.api.reading_process import ReadingProcess
-from phasewise.gateway.api.reading_times import MOST_HERE_S, START_NS, ReadingTimes, TakesLong, Weight
+from phasewise.gateway.api.body_reader import Bodies, BodyReader, Read, ReadAside, Unread, read_aside
+from phasewise.gateway.api.fields import parse_body
+from phasewise.gateway.api.prompt_prefix import PrefixHashing, prompt_text
+from phasewise.gateway.api.reading_process import (
+    MOST_HERE_S,
+    START_NS,
+    ReadingProcess,
+    ReadingTimes,
+    TakesLong,
+    Weight,
+)
 from tests.gateway.harness import chat_body, eventually
 
 READER = BodyReader(PrefixHashing(b"k" * 32), CacheEntrance(1.0, "space", semantic=True))
@@ -55,7 +61,7 @@ def large(process):
 async def test_the_result_is_the_same_as_here_without_the_fields(large, fields):
     body = orjson.dumps({**orjson.loads(LONG), **fields})
     here = parse_body(Endpoint.CHAT, body)
-    read = await large.read(Endpoint.CHAT, body, USUAL, "a", b"salt", later())
+    read = await large.read(Unread(Endpoint.CHAT, body, USUAL, "a", b"salt"), later())
     assert read.parsed == replace(here, fields={}, text=prompt_text(Endpoint.CHAT, here.fields))
     assert read.hashes == READER.hashing.hashes(Endpoint.CHAT, here.fields, b"salt")
     assert read.lookup.identity == READER.entrance.enter(Endpoint.CHAT, here.fields, USUAL, "a").identity
@@ -66,7 +72,7 @@ async def test_a_rejection_says_what_it_would_say_here(large):
     with pytest.raises(RequestRejected) as here:
         parse_body(Endpoint.CHAT, body)
     with pytest.raises(RequestRejected) as there:
-        await large.read(Endpoint.CHAT, body, USUAL, "a", None, later())
+        await large.read(Unread(Endpoint.CHAT, body, USUAL, "a", None), later())
     assert (there.value.kind, str(there.value), there.value.param) == (
         here.value.kind,
         str(here.value),
@@ -81,10 +87,10 @@ async def test_a_process_that_was_killed_is_started_again_at_once_for_a_body_and
     large, monkeypatch
 ):
     monkeypatch.setattr(reading_process, "AGAIN_AFTER_S", 0.05)
-    await large.read(Endpoint.CHAT, LONG, USUAL, "a", None, later())
+    await large.read(Unread(Endpoint.CHAT, LONG, USUAL, "a", None), later())
     first = large.helper.pid
     os.kill(first, signal.SIGKILL)
-    read = await large.read(Endpoint.CHAT, LONG, USUAL, "a", None, later())
+    read = await large.read(Unread(Endpoint.CHAT, LONG, USUAL, "a", None), later())
     assert read.parsed.upstream_body == LONG
     second = large.helper.pid
     os.kill(second, signal.SIGKILL)
@@ -93,11 +99,11 @@ async def test_a_process_that_was_killed_is_started_again_at_once_for_a_body_and
 
 
 async def test_signals_that_stop_the_gateway_do_not_stop_the_process(large):
-    await large.read(Endpoint.CHAT, LONG, USUAL, "a", None, later())
+    await large.read(Unread(Endpoint.CHAT, LONG, USUAL, "a", None), later())
     before = large.helper.pid
     for number in (signal.SIGINT, signal.SIGTERM):
         os.kill(before, number)
-    await large.read(Endpoint.CHAT, LONG, USUAL, "a", None, later())
+    await large.read(Unread(Endpoint.CHAT, LONG, USUAL, "a", None), later())
     assert large.helper.pid == before
 
 
@@ -107,16 +113,17 @@ async def test_signals_that_stop_the_gateway_do_not_stop_the_process(large):
 async def test_a_tenant_with_many_bodies_does_not_keep_another_waiting_for_all(large):
     order = []
 
-    async def read(_reader, _endpoint, body, *_):
-        order.append(body[-2:])
+    async def read(_reader, unread):
+        order.append(unread.body[-2:])
         await asyncio.sleep(0.01)
         return ReadAside(Read(parse_body(Endpoint.CHAT, orjson.dumps(chat_body()))))
 
     large.helper = SimpleNamespace(read=read)
     waiting = [
-        large.read(Endpoint.CHAT, LONG + b"a%d" % number, USUAL, "a", None, later()) for number in range(50)
+        large.read(Unread(Endpoint.CHAT, LONG + b"a%d" % number, USUAL, "a", None), later())
+        for number in range(50)
     ]
-    await asyncio.gather(*waiting, large.read(Endpoint.CHAT, LONG + b"b0", USUAL, "b", None, later()))
+    await asyncio.gather(*waiting, large.read(Unread(Endpoint.CHAT, LONG + b"b0", USUAL, "b", None), later()))
     assert order.index(b"b0") == 1
 
 
@@ -128,15 +135,15 @@ async def test_a_body_waits_for_its_turn_until_its_deadline(large):
         return ReadAside(Read(parse_body(Endpoint.CHAT, orjson.dumps(chat_body()))))
 
     large.helper = SimpleNamespace(read=read)
-    first = asyncio.create_task(large.read(Endpoint.CHAT, LONG, USUAL, "a", None, later(0)))
+    first = asyncio.create_task(large.read(Unread(Endpoint.CHAT, LONG, USUAL, "a", None), later(0)))
     await asyncio.sleep(0)
     with pytest.raises(RequestRejected) as caught:
-        await large.read(Endpoint.CHAT, LONG, USUAL, "a", None, later(0.01))
+        await large.read(Unread(Endpoint.CHAT, LONG, USUAL, "a", None), later(0.01))
     assert caught.value.kind is RejectionKind.BODIES_FULL
     assert "gateway.processes" in caught.value.hint
     go_on.set()
     await first
-    await large.read(Endpoint.CHAT, LONG, USUAL, "a", None, later(0))
+    await large.read(Unread(Endpoint.CHAT, LONG, USUAL, "a", None), later(0))
 
 
 # --- which bodies -----------------------------------------------------------------------------------------
@@ -214,5 +221,5 @@ async def test_a_rejected_body_is_learnt_from_too(large):
     body = a_chat(CODE * 1_000)[:-1] + b',"priority":1}'
     before = dict(large.times._ns)
     with pytest.raises(RequestRejected):
-        await large.read(Endpoint.CHAT, body, USUAL, "a", None, later())
+        await large.read(Unread(Endpoint.CHAT, body, USUAL, "a", None), later())
     assert large.times._ns != before

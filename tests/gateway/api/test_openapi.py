@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import MagicMock
+
 import orjson
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
@@ -13,7 +15,7 @@ from phasewise.gateway.api.routes import Router
 from phasewise.gateway.http_errors import BREAKS_STREAMS, HTTP_ERRORS
 from tests.gateway.harness import running_gateway
 
-ADDRESSES = Router(gateway=None).addresses
+ADDRESSES = Router(MagicMock()).addresses
 DOCUMENT = openapi_document(ADDRESSES)
 
 

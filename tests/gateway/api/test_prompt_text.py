@@ -4,7 +4,7 @@ import pytest
 
 from phasewise.core.prefixes import TEXT_LIMIT_BYTES
 from phasewise.core.request import Endpoint
-from phasewise.gateway.api.fields import prompt_text
+from phasewise.gateway.api.prompt_prefix import prompt_text
 
 LONG = "word " * 400
 

@@ -12,7 +12,8 @@ import pytest
 
 from phasewise.clients.redis_quotas import RedisQuotas, Renew, Settle, Take
 from phasewise.core.errors import StoreUnreachable
-from phasewise.core.limits import Lease, LimitKind, Limits, NotCounted, OverLimit
+from phasewise.core.ports import Lease, LimitKind, NotCounted, OverLimit
+from phasewise.core.request import Limits
 from phasewise.fleet.config import ApiKey, GatewayConfig, RedisConfig
 from phasewise.gateway.api import quotas as shared_quotas
 from phasewise.gateway.api.auth import key_sha256

@@ -10,12 +10,11 @@ from phasewise.core.request import Endpoint
 from phasewise.core.request_fields import fields_where
 from phasewise.gateway.api.auth import salted
 from phasewise.gateway.api.fields import parse_body
-from phasewise.gateway.kv_transfer.bodies import (
+from phasewise.gateway.kv_transfer.tickets import (
     DEFINES_PROMPT,
     decode_body,
     kv_params,
     prefill_body,
-    splittable,
     without_kv_params,
 )
 
@@ -138,7 +137,7 @@ def test_what_asks_for_more_of_its_prompt_or_several_answers_stays_whole(endpoin
     "messages", [None, "text", [1], [{"content": ["x"]}], [{"content": [{"text": "x"}]}]]
 )
 def test_messages_of_any_shape_are_looked_at_without_an_error(messages):
-    assert splittable(Endpoint.CHAT, {"messages": messages}, 1) in (True, False)
+    assert parsed(messages=messages).splittable in (True, False)
 
 
 @pytest.mark.parametrize("endpoint", [Endpoint.CHAT, Endpoint.COMPLETIONS])

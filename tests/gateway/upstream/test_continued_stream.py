@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from phasewise.core.errors import FailureKind, UpstreamError
 from phasewise.core.request import Endpoint
 from phasewise.core.timeline import Part
-from phasewise.gateway.upstream.continued_stream import ClientsView, ContinuedStream, completion_ending
+from phasewise.gateway.upstream.continuation import ClientsView, ContinuedStream, completion_ending
 from phasewise.gateway.upstream.response import Answer
 from tests.gateway.harness import events_of
 

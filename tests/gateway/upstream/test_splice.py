@@ -80,7 +80,6 @@ class Story:
     def __init__(self):
         self.line, self.reply = Line(), Reply()
         self.client = Client(self.line)
-        self.line.listener = self.client
         self.splice = Splice(self.reply, Passing(), self.client, HEAD)
         self.running = asyncio.ensure_future(self.splice.run())
 

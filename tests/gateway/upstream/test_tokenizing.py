@@ -10,9 +10,9 @@ import pytest
 from phasewise.clients.http_client import HttpClient
 from phasewise.core.errors import FailureKind, UpstreamError
 from phasewise.core.request import Endpoint
+from phasewise.gateway.upstream.continuation import tokens_so_far
 from phasewise.gateway.upstream.response import Answer
 from phasewise.gateway.upstream.resumption import resumption
-from phasewise.gateway.upstream.tokenizing import tokens_so_far
 from tests.gateway.harness import chat_body, listening
 
 

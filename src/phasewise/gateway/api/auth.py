@@ -10,24 +10,14 @@ from hashlib import sha256
 from pathlib import Path
 
 from phasewise.core.errors import RejectionKind, RequestRejected
-from phasewise.core.limits import NO_LIMITS, Limits
-from phasewise.core.request import DEFAULT_MAX_WAIT_S
-from phasewise.fleet.config import ApiKey, GatewayConfig, load_secret
+from phasewise.core.request import DEFAULT_MAX_WAIT_S, NO_LIMITS, Limits
+from phasewise.fleet.config import GatewayConfig, load_secret
 
 # --- Keeps tenants apart in the engines' prefix cache: each tenant's requests carry its own salt.
 #
 # Without it an early first token would show a tenant that another one had sent the same text.
 
 SECRET_BYTES = 32
-
-
-def salt_secret(config: GatewayConfig, shared: bytes | None = None) -> bytes:
-    """What salts are derived from: the file's bytes, else those that this gateway's processes share, else
-    random ones.
-    """
-    if config.salt_secret_file is None:
-        return shared or secrets.token_bytes(SECRET_BYTES)
-    return load_secret(Path(config.salt_secret_file))
 
 
 def tenant_salt(secret: bytes, tenant: str) -> bytes:
@@ -64,10 +54,17 @@ class Caller:
 
 
 class Authenticator:
-    """Checks the keys of requests."""
+    """Checks the keys of requests.
+
+    Salts are derived from the bytes of the configured file, else from those that this gateway's processes
+    share, else from random ones.
+    """
 
     def __init__(self, config: GatewayConfig, shared_secret: bytes | None = None) -> None:
-        self._secret = salt_secret(config, shared_secret)
+        if config.salt_secret_file is not None:
+            self._secret = load_secret(Path(config.salt_secret_file))
+        else:
+            self._secret = shared_secret or secrets.token_bytes(SECRET_BYTES)
         self.set_keys(config)
 
     def hash_key(self, purpose: bytes) -> bytes:
@@ -85,8 +82,9 @@ class Authenticator:
         self._anyone = Caller(max_wait_s=config.slo_class("default").max_wait_s)
         priorities = {key.priority for key in config.api_keys}
         self.lowest_priority = min(priorities) if len(priorities) > 1 else NO_PRIORITY
-        self._admin_hash = _hash_of(config.admin_key_sha256)
-        self._metrics_hash = _hash_of(config.metrics_key_sha256)
+        admin, metrics = config.admin_key_sha256, config.metrics_key_sha256
+        self._admin_hash = None if admin is None else bytes.fromhex(admin)
+        self._metrics_hash = None if metrics is None else bytes.fromhex(metrics)
 
     def caller(self, authorization: bytes | None, x_api_key: bytes | None = None) -> Caller:
         """The caller with this key; without configured keys every request is allowed.
@@ -107,7 +105,16 @@ class Authenticator:
                     "no known API key was given" if authorization is None else "this API key is unknown",
                     hint="send it as Authorization: Bearer KEY, or as x-api-key: KEY",
                 )
-            caller = self._callers[digest] = _caller(key, self._config, self._secret)
+            caller = self._callers[digest] = Caller(
+                tenant=key.tenant,
+                priority=key.priority,
+                weight=key.weight,
+                slo_class=key.slo_class,
+                key_id=key.sha256[:16],
+                limits=Limits(key.requests_per_minute, key.tokens_per_minute, key.max_concurrent),
+                max_wait_s=self._config.slo_class(key.slo_class).max_wait_s,
+                salt=tenant_salt(self._secret, key.tenant),
+            )
         return caller
 
     def check_metrics(self, authorization: bytes | None) -> None:
@@ -135,24 +142,6 @@ class Authenticator:
                 "the admin key is missing or wrong",
                 hint="send it as Authorization: Bearer KEY",
             )
-
-
-def _hash_of(hexadecimal: str | None) -> bytes | None:
-    return None if hexadecimal is None else bytes.fromhex(hexadecimal)
-
-
-def _caller(key: ApiKey, config: GatewayConfig, secret: bytes) -> Caller:
-    limits = Limits(key.requests_per_minute, key.tokens_per_minute, key.max_concurrent)
-    return Caller(
-        tenant=key.tenant,
-        priority=key.priority,
-        weight=key.weight,
-        slo_class=key.slo_class,
-        key_id=key.sha256[:16],
-        limits=limits,
-        max_wait_s=config.slo_class(key.slo_class).max_wait_s,
-        salt=tenant_salt(secret, key.tenant),
-    )
 
 
 def key_sha256(key: str) -> str:

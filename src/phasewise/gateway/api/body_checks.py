@@ -135,16 +135,19 @@ _CLIENTS_TOOLS = frozenset({"function", "custom", "namespace"})
 """The types of tools that a client runs. An engine, or a server that it knows, would run the others."""
 
 
-def check_media(turns: object, name: str, keys: tuple[str, ...], *, lends_rights: bool = True) -> int:
+def check_media(
+    turns: object, name: str, keys: tuple[str, ...], *, lends_rights: bool = True
+) -> tuple[bool, int]:
     """Reject parts with a URL, a reference into the engine's cache, or tensors. Turns have them under `keys`.
 
     The engine would fetch a URL from its own network, and its cache may hold another tenant's data. Where the
     gateway lends no rights, only the engine's files are closed. Checked after parsing, because an escaped
-    letter could hide a name in the bytes. Returns how many bytes of the other parts do not count as text.
+    letter could hide a name in the bytes. Returns whether all parts are text, and how many bytes of the
+    others do not count as text.
     """
     if not isinstance(turns, list):
-        return 0
-    media_bytes = 0
+        return True, 0
+    only_text, media_bytes = True, 0
     for place, turn in enumerate(turns):
         for key in keys if isinstance(turn, dict) else ():
             parts = turn.get(key)
@@ -153,9 +156,13 @@ def check_media(turns: object, name: str, keys: tuple[str, ...], *, lends_rights
             if not isinstance(parts, list):
                 continue
             for index, part in enumerate(parts):
+                # Fields are looked at too: engines use them if there is no type.
                 if isinstance(part, dict) and not part.keys() <= _TEXT_PART:
+                    only_text = False
                     media_bytes += _check_part(part, f"{name}[{place}].{key}[{index}]", lends_rights)
-    return media_bytes
+                elif not isinstance(part, dict) or part.get("type", "text") != "text":
+                    only_text = False
+    return only_text, media_bytes
 
 
 def check_items(items: object) -> None:

@@ -10,6 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from phasewise.core.errors import RejectionKind, RequestRejected
 from phasewise.core.prefixes import BLOCK_BYTES
@@ -17,14 +18,23 @@ from phasewise.core.request import Endpoint
 from phasewise.core.value import value
 from phasewise.gateway.answer_cache.headers import CacheWishes
 from phasewise.gateway.answer_cache.lookup import CacheEntrance, CacheLookup
-from phasewise.gateway.api.fields import Parsed, parse_body, prompt_text
+from phasewise.gateway.api.fields import Parsed, parse_body
 from phasewise.gateway.api.forwarded import parse_json
-from phasewise.gateway.api.prompt_prefix import PrefixHashing
-from phasewise.gateway.api.reading_process import ReadingProcess
-from phasewise.gateway.api.reading_times import SMALL_BYTES, ReadingTimes, TakesLong, Weight
+from phasewise.gateway.api.prompt_prefix import PrefixHashing, prompt_text
+from phasewise.gateway.api.reading_process import SMALL_BYTES, ReadingProcess, ReadingTimes, TakesLong, Weight
 
 # Looking up a member of an enum is slow.
 _FORWARDED = Endpoint.FORWARDED
+
+
+class Unread(NamedTuple):
+    """A body, and what its reading depends on."""
+
+    endpoint: Endpoint
+    body: bytes
+    wishes: CacheWishes
+    tenant: str
+    salt: bytes | None
 
 
 @dataclass(slots=True)
@@ -51,16 +61,9 @@ class BodyReader:
     lends_rights: bool = True
     passes_unknown: bool = False
 
-    def read(
-        self,
-        endpoint: Endpoint,
-        body: bytes,
-        wishes: CacheWishes,
-        tenant: str,
-        salt: bytes | None,
-        judge: Callable[[Weight], None] | None = None,
-    ) -> Read:
+    def read(self, unread: Unread, judge: Callable[[Weight], None] | None = None) -> Read:
         """Read a body; raises RequestRejected, and what `judge` raises."""
+        endpoint, body, wishes, tenant, salt = unread
         lends_rights, passes_unknown = self.lends_rights, self.passes_unknown
         if endpoint is _FORWARDED:
             return Read(parse_json(body, lends_rights=lends_rights, judge=judge))
@@ -77,40 +80,28 @@ class BodyReader:
         return found
 
 
-@value
-class Rejection:
-    """A rejection that can be sent between processes."""
-
-    kind: RejectionKind
-    message: str
-    param: str | None
-    hint: str | None
-
-
 @dataclass(slots=True)
 class ReadAside:
     """What the other process returns; `weight` is None if the body could not even be parsed."""
 
-    found: Read | Rejection
+    found: Read | RequestRejected
     weight: Weight | None = None
     took_s: float = 0.0
 
 
-def read_aside(
-    reader: BodyReader, endpoint: Endpoint, body: bytes, wishes: CacheWishes, tenant: str, salt: bytes | None
-) -> ReadAside:
+def read_aside(reader: BodyReader, unread: Unread) -> ReadAside:
     """Read a body in the other process. What is large is not sent back: the fields, an unchanged body."""
     weights: list[Weight] = []
     began_s = time.thread_time()
-    found: Read | Rejection
+    found: Read | RequestRejected
     try:
-        found = reader.read(endpoint, body, wishes, tenant, salt, weights.append)
+        found = reader.read(unread, weights.append)
     except RequestRejected as rejection:
-        found = Rejection(rejection.kind, rejection.message, rejection.param, rejection.hint)
+        found = rejection
     took_s = time.thread_time() - began_s
     if isinstance(found, Read):
-        text = prompt_text(endpoint, found.parsed.fields)
-        upstream_body = b"" if found.parsed.upstream_body == body else found.parsed.upstream_body
+        text = prompt_text(unread.endpoint, found.parsed.fields)
+        upstream_body = b"" if found.parsed.upstream_body == unread.body else found.parsed.upstream_body
         found.parsed = replace(found.parsed, fields={}, text=text, upstream_body=upstream_body)
     return ReadAside(found, weights[0] if weights else None, took_s)
 
@@ -126,27 +117,17 @@ class Bodies:
         self.helper = ReadingProcess(read_aside)
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    async def read(
-        self,
-        endpoint: Endpoint,
-        body: bytes,
-        wishes: CacheWishes,
-        tenant: str,
-        salt: bytes | None,
-        until_s: float,
-    ) -> Read:
+    async def read(self, unread: Unread, until_s: float) -> Read:
         """Read a body, whose turn must come by `until_s` on the monotonic clock; raises RequestRejected."""
-        if len(body) <= SMALL_BYTES:
-            return self.reader.read(endpoint, body, wishes, tenant, salt)
+        if len(unread.body) <= SMALL_BYTES:
+            return self.reader.read(unread)
         try:
-            return self._read_here(endpoint, body, wishes, tenant, salt)
+            return self._read_here(unread)
         except TakesLong:
-            return await self._read_aside(endpoint, body, wishes, tenant, salt, until_s)
+            return await self._read_aside(unread, until_s)
 
-    def _read_here(
-        self, endpoint: Endpoint, body: bytes, wishes: CacheWishes, tenant: str, salt: bytes | None
-    ) -> Read:
-        self.times.check_bytes(body)
+    def _read_here(self, unread: Unread) -> Read:
+        self.times.check_bytes(unread.body)
         weight: Weight | None = None
 
         def judge(found: Weight) -> None:
@@ -156,22 +137,14 @@ class Bodies:
 
         began_s = time.thread_time()
         try:
-            return self.reader.read(endpoint, body, wishes, tenant, salt, judge)
+            return self.reader.read(unread, judge)
         finally:
             # A rejected one took its time too.
             if weight is not None:
                 self.times.note(weight, time.thread_time() - began_s)
 
-    async def _read_aside(
-        self,
-        endpoint: Endpoint,
-        body: bytes,
-        wishes: CacheWishes,
-        tenant: str,
-        salt: bytes | None,
-        until_s: float,
-    ) -> Read:
-        turn = self._turns[tenant]
+    async def _read_aside(self, unread: Unread, until_s: float) -> Read:
+        turn = self._turns[unread.tenant]
         try:
             async with asyncio.timeout(until_s - time.monotonic()):
                 await turn.acquire()
@@ -182,7 +155,7 @@ class Bodies:
                 hint="try again soon; with a higher gateway.processes more are read at once",
             ) from None
         try:
-            read = await self.helper.read(self.reader, endpoint, body, wishes, tenant, salt)
+            read = await self.helper.read(self.reader, unread)
         finally:
             turn.release()
         if read is None:
@@ -192,8 +165,8 @@ class Bodies:
         if read.weight is not None:
             self.times.note(read.weight, read.took_s)
         found = read.found
-        if isinstance(found, Rejection):
-            raise RequestRejected(found.kind, found.message, param=found.param, hint=found.hint)
+        if isinstance(found, RequestRejected):
+            raise found
         if not found.parsed.upstream_body:
-            found.parsed = replace(found.parsed, upstream_body=body)
+            found.parsed = replace(found.parsed, upstream_body=unread.body)
         return found

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
-from typing import Annotated, Any, Protocol, TypeVar
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import orjson
 from pydantic import Field, ValidationError
@@ -17,6 +17,9 @@ from phasewise.fleet.config.gateway import Frozen, Name
 from phasewise.gateway.api.fields import MODEL_NAME_LIMIT, parse_body
 from phasewise.semantic_match.identity import DEFAULT_NAMESPACE
 
+if TYPE_CHECKING:
+    from phasewise.gateway.answer_cache.cache import AnswerCache
+
 BODY_LIMIT_BYTES = 2**20
 DEFAULT_TENANT = "default"
 """The tenant of keys that name none, and of requests without keys."""
@@ -24,21 +27,6 @@ DEADLINE_S = 30.0
 """Bounds an admin's wait for a Redis that hangs."""
 
 _Answer = TypeVar("_Answer")
-
-
-class CacheAdmin(Protocol):
-    """The admin operations of the cache."""
-
-    def report(self) -> dict[str, Any]:
-        """What it did or would have done, for JSON."""
-
-    async def purge(self, what: Purge) -> int:
-        """Delete answers; returns how many."""
-
-    async def explain(
-        self, fields: Mapping[str, Any], tenant: str, namespace: str, show_text: bool
-    ) -> dict[str, Any]:
-        """What the cache would do with such a chat request, and why; nothing is stored or learned."""
 
 
 class PurgeOrder(Frozen):
@@ -68,7 +56,7 @@ class Question(Frozen):
 _Order = TypeVar("_Order", PurgeOrder, Question)
 
 
-def existing(cache: CacheAdmin | None) -> CacheAdmin:
+def existing(cache: AnswerCache | None) -> AnswerCache:
     """The gateway's cache, or a rejection that says how to configure one."""
     if cache is None:
         raise RequestRejected(
@@ -79,7 +67,7 @@ def existing(cache: CacheAdmin | None) -> CacheAdmin:
     return cache
 
 
-async def purge(cache: CacheAdmin, body: bytes) -> dict[str, Any]:
+async def purge(cache: AnswerCache, body: bytes) -> dict[str, Any]:
     """Delete the answers that the body names."""
     order = _read(PurgeOrder, body)
     named = (order.tenant, order.namespace, order.tag)
@@ -92,7 +80,7 @@ async def purge(cache: CacheAdmin, body: bytes) -> dict[str, Any]:
     return {"purged": await _in_time(cache.purge(Purge(*named)))}
 
 
-async def explain(cache: CacheAdmin, body: bytes) -> dict[str, Any]:
+async def explain(cache: AnswerCache, body: bytes) -> dict[str, Any]:
     """Explain what the cache would do with the question in the body."""
     question = _read(Question, body)
     fields = parse_body(Endpoint.CHAT, _chat_body(question)).fields

@@ -8,14 +8,13 @@ engine checks the values.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import field
 from typing import Any
 
 import orjson
 
 from phasewise.core.errors import RequestRejected
-from phasewise.core.prefixes import MARK_SIZES_BYTES, TEXT_LIMIT_BYTES
 from phasewise.core.request import WITH_KNOWN_FIELDS, Endpoint
 from phasewise.core.request_fields import (
     CLOSED_BECAUSE,
@@ -39,54 +38,13 @@ from phasewise.gateway.api.body_checks import (
     may_name_transfer,
     tools_in,
 )
-from phasewise.gateway.api.reading_times import Weight
+from phasewise.gateway.api.reading_process import Weight
 from phasewise.gateway.api.schemas import check_schemas
-from phasewise.gateway.kv_transfer.bodies import splittable
-
-# --- The text of a prompt as far as marks look at it, without the JSON around it.
-#
-# Escapes and field names would make unlike prompts look alike.
-
-
-def prompt_text(endpoint: Endpoint, fields: dict[str, Any]) -> bytes:
-    """The beginning of a request's text, message by message; empty for token ids."""
-    prompt = fields.get(PROMPT_FIELD.get(endpoint, ""))
-    is_text = endpoint in _SEVERAL_PROMPTS or (endpoint is _RESPONSES and isinstance(prompt, str))
-    texts = _prompts(prompt) if is_text else _chat_texts(prompt)
-    taken: list[str] = []
-    left = TEXT_LIMIT_BYTES
-    for text in texts:
-        taken.append(text[:left])
-        left -= len(text)
-        if left <= 0:
-            break
-    return "\n".join(taken).encode(errors="replace")
-
-
-def _chat_texts(messages: object) -> Iterator[str]:
-    for message in messages if isinstance(messages, list) else ():
-        content = message.get("content") if isinstance(message, dict) else None
-        if isinstance(content, str):
-            yield content
-        elif isinstance(content, list):
-            yield from (
-                part["text"]
-                for part in content
-                if isinstance(part, dict) and isinstance(part.get("text"), str)
-            )
-
-
-def _prompts(prompt: object) -> Iterator[str]:
-    if isinstance(prompt, str):
-        yield prompt
-    elif isinstance(prompt, list):
-        yield from (text for text in prompt if isinstance(text, str))
-
 
 # Looking up a member of an enum is slow.
 _CHAT, _RESPONSES = Endpoint.CHAT, Endpoint.RESPONSES
-_ANTHROPICS = frozenset({Endpoint.MESSAGES, Endpoint.COUNT_TOKENS})
-_SEVERAL_PROMPTS = frozenset({Endpoint.COMPLETIONS, Endpoint.EMBEDDINGS})
+ANTHROPICS = frozenset({Endpoint.MESSAGES, Endpoint.COUNT_TOKENS})
+SEVERAL_PROMPTS = frozenset({Endpoint.COMPLETIONS, Endpoint.EMBEDDINGS})
 """Where a list holds prompts; elsewhere it holds the turns of one conversation."""
 MODEL_NAME_LIMIT = 256
 REQUEST_ID = re.compile(rb"[A-Za-z0-9_.:-]{1,64}")
@@ -97,6 +55,9 @@ IGNORED_FIELDS = {on: frozenset(fields_where(lambda row: row.type == "ignored", 
 ENGINE_CONTROLS = frozenset(fields_where(lambda row: row.type in {"closed", "gateway", "never"}))
 """Fields that the engine knows, and that clients may not set where rights are lent."""
 _GATEWAYS = frozenset(fields_where(lambda row: row.type == "gateway"))
+
+KEEPS_WHOLE = frozenset(fields_where(lambda row: row.prefill == "whole"))
+"""The fields that prevent disaggregation: they ask for output about the prompt itself, or change it."""
 
 # fmt: off
 _RENDERER_CONTROLS = frozenset(
@@ -119,7 +80,6 @@ MOST_CHOICES = 128
 MOST_EMBEDDED = 2048
 """Texts in one embeddings request, as in OpenAI's API. Each is a sequence too, but without a decode phase."""
 
-_PROMPT_NAME = {endpoint: b'"%b"' % name.encode() for endpoint, name in PROMPT_FIELD.items()}
 _USAGE_WANTED = b',"stream_options":{"include_usage":true}}'
 _NOT_STORED = b',"store":false}'
 _NUMBERS = frozenset({int, float})
@@ -132,8 +92,8 @@ _NOT_IN_NAMES = re.compile(r"[^\w.:-]", re.ASCII)
 class _EndpointRules:
     """What applies at one endpoint, looked up once per request.
 
-    `reports_usage`: streams report it if they are asked to. Where a list holds `several` prompts it is no
-    conversation, whose turns have `parts` under these names.
+    Streams of completions report usage if they are asked to; only completions can be disaggregated. Where a
+    list holds `several` prompts it is no conversation, whose turns have `parts` under these names.
     """
 
     allowed: frozenset[str]
@@ -141,7 +101,7 @@ class _EndpointRules:
     objects: frozenset[str]
     schemas: frozenset[str]
     generates: bool
-    reports_usage: bool
+    is_completion: bool
     prompt: str
     several: bool
     parts: tuple[str, ...]
@@ -154,9 +114,9 @@ _RULES = {
         objects=frozenset(fields_where(lambda row: row.type == "object", on)),
         schemas=frozenset(fields_where(lambda row: row.holds_schema, on)),
         generates=on.generates,
-        reports_usage=on.is_completion,
+        is_completion=on.is_completion,
         prompt=PROMPT_FIELD[on],
-        several=on in _SEVERAL_PROMPTS,
+        several=on in SEVERAL_PROMPTS,
         parts=("content", "output") if on is Endpoint.RESPONSES else ("content",),
     )
     for on in WITH_KNOWN_FIELDS
@@ -208,7 +168,7 @@ def parse_body(
     if judge is not None:
         # In Anthropic's protocol messages bring tools too.
         plain = fields.keys() <= rules.allowed and rules.schemas.isdisjoint(fields) and not transfer
-        judge(Weight.of(endpoint, body, values, with_schemas=not plain or endpoint in _ANTHROPICS))
+        judge(Weight.of(endpoint, body, values, with_schemas=not plain or endpoint in ANTHROPICS))
     if transfer:
         check_transfer(fields)
         # Of fields given twice only the last was looked at.
@@ -225,15 +185,15 @@ def parse_body(
     _check_values(_without(rules.ignored, fields), rules.objects)
     if not rules.schemas.isdisjoint(fields):
         check_schemas(fields, body, sorted(rules.schemas))
-    media_bytes = 0
+    only_text, media_bytes = True, 0
     if not rules.several:
-        media_bytes = _check_conversation(endpoint, rules, fields, body, lends_rights=lends_rights)
+        only_text, media_bytes = _check_conversation(endpoint, rules, fields, body, lends_rights=lends_rights)
     model = _model(fields, lends_rights=lends_rights)
     stream = fields.get("stream")
     if stream is not None and not isinstance(stream, bool):
         raise bad_request("stream must be true or false", "stream")
     hide_usage, upstream_body = False, body
-    if stream and rules.reports_usage:
+    if stream and rules.is_completion:
         hide_usage, upstream_body = _ask_for_usage(fields, body)
     if lends_rights and endpoint is _RESPONSES:
         upstream_body = _not_stored(body)
@@ -245,18 +205,16 @@ def parse_body(
         hide_usage=hide_usage,
         upstream_body=upstream_body,
         choices=choices,
-        # An unknown field may define the prompt, and so do some controls.
-        splittable=not extra and splittable(endpoint, fields, choices),
+        # Untested kinds stay whole. An unknown field may define the prompt, and so do some controls.
+        splittable=rules.is_completion
+        and choices == 1
+        and only_text
+        and not extra
+        and not _keeps_whole(fields),
         media_bytes=media_bytes,
         fields=_without(rules.ignored, fields),
         ignored=ignored,
     )
-
-
-def prompt_bytes(endpoint: Endpoint, body: bytes) -> bytes:
-    """The part of the body that is marked, from the start of its prompt."""
-    start = max(body.find(_PROMPT_NAME[endpoint]), 0)
-    return body[start : start + MARK_SIZES_BYTES[-1]]
 
 
 def request_id_from(value: bytes | None) -> str | None:
@@ -367,7 +325,7 @@ def _check_numbers(name: str, values: Iterable[object]) -> None:
 
 def _check_conversation(
     endpoint: Endpoint, rules: _EndpointRules, fields: dict[str, Any], body: bytes, *, lends_rights: bool
-) -> int:
+) -> tuple[bool, int]:
     if lends_rights and "chat_template_kwargs" in fields:
         _check_template_kwargs(fields["chat_template_kwargs"])
     if endpoint is _CHAT:
@@ -379,6 +337,12 @@ def _check_conversation(
     elif tools := list(tools_in(fields.get("messages"))):
         check_schemas({"tool": tools}, body, ("tool",))
     return check_media(fields.get(rules.prompt), rules.prompt, rules.parts, lends_rights=lends_rights)
+
+
+def _keeps_whole(fields: dict[str, Any]) -> bool:
+    return not KEEPS_WHOLE.isdisjoint(fields) and any(
+        fields[name] is not None and fields[name] is not False for name in KEEPS_WHOLE & fields.keys()
+    )
 
 
 def _check_template_kwargs(kwargs: object) -> None:

@@ -25,7 +25,7 @@ from phasewise.gateway.api.fields import (
     Parsed,
     object_in,
 )
-from phasewise.gateway.api.reading_times import Weight
+from phasewise.gateway.api.reading_process import Weight
 from phasewise.gateway.server.client import Scope
 from phasewise.scheduling.world import ClusterView
 

@@ -70,97 +70,83 @@ class Operation:
     """One address in the document."""
 
     summary: str
-    answers: str
     errors: tuple[int, ...] = ()
     key: str | None = None
+    answers: str = "application/json"
     parameters: tuple[str, ...] = ()
     body: type[Frozen] | None = None
 
 
+def _admins(
+    summary: str,
+    *errors: int,
+    answers: str = "application/json",
+    parameters: tuple[str, ...] = (),
+    body: type[Frozen] | None = None,
+) -> Operation:
+    return Operation(summary, (401, 403, *errors), "admin", answers, parameters, body)
+
+
 _SCHEMES = {"client": ("client", "x_api_key")}
-_ADMIN = (401, 403)
+_NDJSON, _ID = "application/x-ndjson", ("id",)
 OPERATIONS: dict[tuple[str, str], Operation] = {
-    ("POST", "/v1/chat/completions"): Operation("Chat.", "application/json", _ENGINES_WORK, "client"),
-    ("POST", "/v1/completions"): Operation("Completions.", "application/json", _ENGINES_WORK, "client"),
-    ("POST", "/v1/embeddings"): Operation("Embeddings.", "application/json", _ENGINES_WORK, "client"),
-    ("POST", "/v1/responses"): Operation("Responses.", "application/json", _ENGINES_WORK, "client"),
-    ("POST", "/v1/messages"): Operation("Anthropic's messages.", "application/json", _ENGINES_WORK, "client"),
+    ("POST", "/v1/chat/completions"): Operation("Chat.", _ENGINES_WORK, "client"),
+    ("POST", "/v1/completions"): Operation("Completions.", _ENGINES_WORK, "client"),
+    ("POST", "/v1/embeddings"): Operation("Embeddings.", _ENGINES_WORK, "client"),
+    ("POST", "/v1/responses"): Operation("Responses.", _ENGINES_WORK, "client"),
+    ("POST", "/v1/messages"): Operation("Anthropic's messages.", _ENGINES_WORK, "client"),
     ("POST", "/v1/messages/count_tokens"): Operation(
-        "The prompt tokens of Anthropic's messages.",
-        "application/json",
-        _ENGINES_WORK,
-        "client",
+        "The prompt tokens of Anthropic's messages.", _ENGINES_WORK, "client"
     ),
-    ("GET", "/v1/models"): Operation("Models that workers serve.", "application/json", (401,), "client"),
+    ("GET", "/v1/models"): Operation("Models that workers serve.", (401,), "client"),
     ("GET", "/v1/models/{id}"): Operation(
-        "One model that workers serve.", "application/json", (401, 404), "client", ("id",)
+        "One model that workers serve.", (401, 404), "client", parameters=_ID
     ),
-    ("GET", "/health"): Operation("Whether a worker answers.", "application/json", (503,)),
-    ("GET", "/metrics"): Operation("Prometheus metrics.", "text/plain", (401,), "metrics"),
-    ("GET", "/openapi.json"): Operation("This document.", "application/json"),
-    ("GET", "/phasewise/v1/requests"): Operation(
+    ("GET", "/health"): Operation("Whether a worker answers.", (503,)),
+    ("GET", "/metrics"): Operation("Prometheus metrics.", (401,), "metrics", "text/plain"),
+    ("GET", "/openapi.json"): Operation("This document."),
+    ("GET", "/phasewise/"): Operation("The page of the live view.", (403,), answers="text/html"),
+    ("GET", "/phasewise/v1/requests"): _admins(
         "Timelines of requests that have ended.",
-        "application/x-ndjson",
-        _ADMIN,
-        "admin",
-        ("limit", "after", "since_unix_s", "slowest", "tenant", "id"),
+        answers=_NDJSON,
+        parameters=("limit", "after", "since_unix_s", "slowest", "tenant", "id"),
     ),
-    ("GET", "/phasewise/v1/requests/open"): Operation(
-        "Requests under way.", "application/x-ndjson", _ADMIN, "admin", ("limit",)
+    ("GET", "/phasewise/v1/requests/open"): _admins(
+        "Requests under way.", answers=_NDJSON, parameters=("limit",)
     ),
-    ("GET", "/phasewise/v1/requests/{id}"): Operation(
-        "One request's timeline.", "application/json", (*_ADMIN, 404), "admin", ("id",)
+    ("GET", "/phasewise/v1/requests/{id}"): _admins("One request's timeline.", 404, parameters=_ID),
+    ("GET", "/phasewise/v1/live"): _admins(
+        "What is slow now; as an event stream, once a second.", parameters=("slo",)
     ),
-    ("GET", "/phasewise/"): Operation("The page of the live view.", "text/html", (403,)),
-    ("GET", "/phasewise/v1/live"): Operation(
-        "What is slow now; as an event stream, once a second.", "application/json", _ADMIN, "admin", ("slo",)
+    ("GET", "/phasewise/v1/live/verdict"): _admins(
+        "The verdict on a window that has passed.", 503, parameters=("since_unix_s", "until_unix_s")
     ),
-    ("GET", "/phasewise/v1/live/verdict"): Operation(
-        "The verdict on a window that has passed.",
-        "application/json",
-        (*_ADMIN, 503),
-        "admin",
-        ("since_unix_s", "until_unix_s"),
+    ("GET", "/phasewise/v1/requests/{id}/page"): _admins("One request, drawn.", 404, 503, parameters=_ID),
+    ("GET", "/phasewise/v1/workers"): _admins("Workers, their health and load."),
+    ("GET", "/phasewise/v1/workers/{id}/metrics"): _admins(
+        "A worker's own Prometheus page.", 404, 503, answers="text/plain", parameters=_ID
     ),
-    ("GET", "/phasewise/v1/requests/{id}/page"): Operation(
-        "One request, drawn.", "application/json", (*_ADMIN, 404, 503), "admin", ("id",)
+    ("POST", "/phasewise/v1/workers/{id}/tokenize"): _admins(
+        "What a worker's tokenizer says.", 404, 503, parameters=_ID
     ),
-    ("GET", "/phasewise/v1/workers"): Operation(
-        "Workers, their health and load.", "application/json", _ADMIN, "admin"
+    ("GET", "/phasewise/v1/cache"): _admins("What the answer cache did, or would have done.", 404),
+    ("POST", "/phasewise/v1/cache/purge"): _admins("Forget kept answers.", 404, 503, body=PurgeOrder),
+    ("POST", "/phasewise/v1/cache/explain"): _admins(
+        "What the answer cache would do with a question.", 404, 503, body=Question
     ),
-    ("GET", "/phasewise/v1/workers/{id}/metrics"): Operation(
-        "A worker's own Prometheus page.", "text/plain", (*_ADMIN, 404, 503), "admin", ("id",)
-    ),
-    ("POST", "/phasewise/v1/workers/{id}/tokenize"): Operation(
-        "What a worker's tokenizer says.", "application/json", (*_ADMIN, 404, 503), "admin", ("id",)
-    ),
-    ("GET", "/phasewise/v1/cache"): Operation(
-        "What the answer cache did, or would have done.", "application/json", (*_ADMIN, 404), "admin"
-    ),
-    ("POST", "/phasewise/v1/cache/purge"): Operation(
-        "Forget kept answers.", "application/json", (*_ADMIN, 404, 503), "admin", body=PurgeOrder
-    ),
-    ("POST", "/phasewise/v1/cache/explain"): Operation(
-        "What the answer cache would do with a question.",
-        "application/json",
-        (*_ADMIN, 404, 503),
-        "admin",
-        body=Question,
-    ),
-    ("POST", "/phasewise/v1/reload"): Operation(
-        "Read the configuration again.", "application/json", (*_ADMIN, 409), "admin"
-    ),
+    ("POST", "/phasewise/v1/reload"): _admins("Read the configuration again.", 409),
 }
 _FORWARDED = "Forwarded to an engine, which knows its fields; closed where keys lend rights."
 OPERATIONS |= {
-    (method, path): Operation(_FORWARDED, "application/json", (400, *_ENGINES_WORK), "client")
+    (method, path): Operation(_FORWARDED, (400, *_ENGINES_WORK), "client")
     for path, methods in INFERENCE_PATHS.items()
     for method in methods
 }
+_NOT_NEGATIVE: Json = {"type": "number", "minimum": 0, "exclusiveMaximum": 1e12}
 _PARAMETER_SCHEMAS: dict[str, Json] = {
-    "limit": {"type": "number", "minimum": 0, "exclusiveMaximum": 1e12},
-    "since_unix_s": {"type": "number", "minimum": 0, "exclusiveMaximum": 1e12},
-    "until_unix_s": {"type": "number", "minimum": 0, "exclusiveMaximum": 1e12},
+    "limit": _NOT_NEGATIVE,
+    "since_unix_s": _NOT_NEGATIVE,
+    "until_unix_s": _NOT_NEGATIVE,
     "after": {"type": "integer", "minimum": 0, "exclusiveMaximum": 10**18},
     "slowest": {"enum": list(MEASURES)},
     "tenant": {"type": "string"},
@@ -238,16 +224,12 @@ def _operation(path: str, operation: Operation) -> Json:
     if operation.body is not None:
         described["requestBody"] = _json_body(operation.body.model_json_schema())
     if path in WITH_KNOWN_FIELDS:
-        _describe_engines_work(described, Endpoint(path))
+        endpoint = Endpoint(path)
+        described["requestBody"] = _json_body({"$ref": f"#/components/schemas/{_schema_name(endpoint)}"})
+        described["responses"]["4XX"] = {"description": _ENGINES_OWN}
+        if endpoint.generates:
+            described["responses"]["200"]["content"]["text/event-stream"] = {}
     return described
-
-
-def _describe_engines_work(described: Json, endpoint: Endpoint) -> None:
-    schema = {"$ref": f"#/components/schemas/{_schema_name(endpoint)}"}
-    described["requestBody"] = _json_body(schema)
-    described["responses"]["4XX"] = {"description": _ENGINES_OWN}
-    if endpoint.generates:
-        described["responses"]["200"]["content"]["text/event-stream"] = {}
 
 
 def _json_body(schema: Json) -> Json:

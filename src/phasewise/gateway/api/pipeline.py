@@ -14,12 +14,12 @@ from phasewise.core.errors import RejectionKind, RequestRejected
 from phasewise.core.ports import TimelineSink
 from phasewise.core.request import Endpoint, GenerationRequest
 from phasewise.core.timeline import Outcome, Timeline
-from phasewise.core.trace_context import TraceContext, trace_of
+from phasewise.core.trace_context import TRACEPARENT, TraceContext, trace_of
 from phasewise.fleet.config import GatewayConfig
 from phasewise.gateway.answer_cache.headers import USUAL, CacheWishes, cache_wishes, with_all_lines
 from phasewise.gateway.api.auth import Authenticator, Caller, salted
-from phasewise.gateway.api.body_reader import Bodies, BodyReader, Read
-from phasewise.gateway.api.fields import Parsed, no_model, request_id_from, shown_names
+from phasewise.gateway.api.body_reader import Bodies, BodyReader, Read, Unread
+from phasewise.gateway.api.fields import ANTHROPICS, Parsed, no_model, request_id_from, shown_names
 from phasewise.gateway.api.forwarded import form_boundary, only_model, parse_form, target
 from phasewise.gateway.api.prompt_prefix import Marking, PrefixHashing
 from phasewise.gateway.api.reservations import Reservations
@@ -34,7 +34,6 @@ from phasewise.scheduling import Reject, RequestFlow, World, request_flow
 
 logger = logging.getLogger("phasewise.gateway")
 
-_ANTHROPICS = frozenset({Endpoint.MESSAGES, Endpoint.COUNT_TOKENS})
 # Looking up a member of an enum is slow.
 _FORWARDED = Endpoint.FORWARDED
 _OUR_FAULT = Ending(Outcome.FAILED, "gateway_error")
@@ -66,13 +65,15 @@ class Arrival:
         request_id = os.urandom(16).hex()
         client_request_id = request_id_from(headers.get(b"x-request-id"))
         reply_headers = [(b"x-request-id", request_id.encode())]
-        if endpoint in _ANTHROPICS:
+        if endpoint in ANTHROPICS:
             # Where Anthropic's clients look for it.
             reply_headers.append((b"request-id", request_id.encode()))
         if client_request_id is not None:
             reply_headers.append((b"x-client-request-id", client_request_id.encode()))
         timing = headers.get(ASKS_FOR_TIMING) == b"1"
-        trace = trace_of(headers, request_id, endpoint, sample)
+        trace = None
+        if sample is not None or TRACEPARENT in headers:
+            trace = trace_of(headers, request_id, endpoint, sample)
         return cls(
             endpoint, request_id, client_request_id, reply_headers, timing, started_unix_s, started_s, trace
         )
@@ -120,14 +121,16 @@ class Pipeline:
         A forwarded path goes to the engine as it stands in `scope`.
         """
         headers, reservation = headers_of(scope), Reservation()
+        client.is_anthropic = endpoint in ANTHROPICS
         arrival, caller = Arrival.of(endpoint, headers, self._sample), None
+        size = _size(headers.get(b"content-length"))
         try:
             # 1. Authenticate: 401.
             caller = self._authenticator.caller(headers.get(b"authorization"), headers.get(b"x-api-key"))
             # If the gateway itself is under strain: 503.
             if (overload := self._reservations.overload).stage:
                 lowest = self._authenticator.lowest_priority
-                overload.check(caller.priority, lowest, _size(headers.get(b"content-length")))
+                overload.check(caller.priority, lowest, size)
             # 2. Count it against its key's limits: 429, or 503 if they cannot be checked.
             if not caller.limits.unlimited and (over := await self._reservations.count(caller, reservation)):
                 await self._reject(over, client, arrival, caller)
@@ -136,18 +139,17 @@ class Pipeline:
             # 3. Reserve memory for its body and read it: 408, 413, 503, or the client leaves.
             client.watch()
             until_s = arrival.started_s + caller.max_wait_s
-            size = _size(headers.get(b"content-length"))
             body = await self._reservations.read_body(client.read_body, size, caller, reservation, until_s)
             arrival.end_stage()
             # 4. Parse it and its cache headers: 400.
             wishes = self._cache_wishes(endpoint, headers, scope)
-            about = (endpoint, body, wishes, caller.tenant, caller.salt)
+            unread = Unread(endpoint, body, wishes, caller.tenant, caller.salt)
             boundary = form_boundary(headers.get(b"content-type")) if endpoint is _FORWARDED else None
             if boundary is not None:
                 read = Read(parse_form(body, boundary, lends_rights=self.lends_rights))
             else:
                 # A body that came slowly waits for its turn as long as any other.
-                read = await self._bodies.read(*about, time.monotonic() + caller.max_wait_s)
+                read = await self._bodies.read(unread, time.monotonic() + caller.max_wait_s)
             if endpoint is _FORWARDED and not read.parsed.model:
                 read.parsed = replace(read.parsed, model=only_model(self._world.cluster, scope))
             request = self._request(arrival, read, caller, body)
@@ -158,9 +160,10 @@ class Pipeline:
             if boundary is not None:
                 call.content_type = headers[b"content-type"]
             # If it has ended engines: 422.
-            self._driver.quarantine.check(caller.tenant, call.body)
+            if (quarantine := self._driver.quarantine).guilty:
+                quarantine.check(caller.tenant, call.body)
             # A stream may last long, so the parsed body is freed.
-            del headers, body, read, about
+            del headers, body, read, unread
             # 5. Drive the flow: look it up in the cache, place it, answer it; 4xx or 5xx if that fails.
             # 6. Record how it ended.
             await self._drive_and_record(self.request_flow(request, self._world), call)
@@ -174,8 +177,8 @@ class Pipeline:
 
     async def read(self, arrival: Arrival, body: bytes, caller: Caller) -> tuple[GenerationRequest, Parsed]:
         """Parse the body of a request that is answered elsewhere; raises RequestRejected."""
-        about = (arrival.endpoint, body, USUAL, caller.tenant, caller.salt)
-        read = await self._bodies.read(*about, arrival.started_s + caller.max_wait_s)
+        unread = Unread(arrival.endpoint, body, USUAL, caller.tenant, caller.salt)
+        read = await self._bodies.read(unread, arrival.started_s + caller.max_wait_s)
         return self._request(arrival, read, caller, body), read.parsed
 
     def _cache_wishes(self, endpoint: Endpoint, headers: dict[bytes, bytes], scope: Scope) -> CacheWishes:

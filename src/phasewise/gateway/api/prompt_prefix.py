@@ -16,20 +16,23 @@ import orjson
 from phasewise.core.prefixes import (
     HASHED_BYTES,
     MARK_SIZES_BYTES,
+    TEXT_LIMIT_BYTES,
     prefix_hashes,
     prefix_marks,
     text_marks,
 )
 from phasewise.core.request import Endpoint
 from phasewise.core.request_fields import FIELDS, FIELDS_ON, PROMPT_FIELD, fields_where
-from phasewise.gateway.api.fields import Parsed, prompt_bytes, prompt_text
+from phasewise.gateway.api.fields import SEVERAL_PROMPTS, Parsed
 
 ROOT_FIELDS = {on: fields_where(lambda row: row.prefix == "root", on) for on in Endpoint}
 OPENING_FIELDS = {on: fields_where(lambda row: row.prefix == "opening", on) for on in Endpoint}
 """Parts of the prompt before the messages, in about the order in which templates write them."""
 REREAD_FIELDS = frozenset(fields_where(lambda row: row.prefix == "reread"))
 
-_COMPLETIONS = Endpoint.COMPLETIONS
+# Looking up a member of an enum is slow.
+_COMPLETIONS, _RESPONSES = Endpoint.COMPLETIONS, Endpoint.RESPONSES
+_PROMPT_NAME = {endpoint: b'"%b"' % name.encode() for endpoint, name in PROMPT_FIELD.items()}
 
 
 class PrefixHashing:
@@ -59,17 +62,17 @@ class PrefixHashing:
         if not self._names_conversations or not hashes:
             return 0
         messages = [] if endpoint is _COMPLETIONS else _listed(fields.get(PROMPT_FIELD[endpoint]))
-        users = (number for number, message in enumerate(messages, 1) if _is_users(message))
+        users = (
+            number
+            for number, message in enumerate(messages, 1)
+            if not isinstance(message, dict) or message.get("role") == "user"
+        )
         opening = messages[: next(users, 0)]
         if not opening:
             return hashes[0]
         text = _chat(endpoint, fields, opening)
         # The first block's hash has the model and the tenant in it.
         return int.from_bytes(blake2b(text, key=self._key, digest_size=8).digest()) ^ hashes[0]
-
-
-def _is_users(message: object) -> bool:
-    return not isinstance(message, dict) or message.get("role") == "user"
 
 
 def _is_read_again(fields: dict[str, Any]) -> bool:
@@ -158,6 +161,46 @@ def _canonical(value: object) -> bytes:
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
 
 
+# --- The text of a prompt as far as marks look at it, without the JSON around it.
+#
+# Escapes and field names would make unlike prompts look alike.
+
+
+def prompt_text(endpoint: Endpoint, fields: dict[str, Any]) -> bytes:
+    """The beginning of a request's text, message by message; empty for token ids."""
+    prompt = fields.get(PROMPT_FIELD.get(endpoint, ""))
+    is_text = endpoint in SEVERAL_PROMPTS or (endpoint is _RESPONSES and isinstance(prompt, str))
+    texts = _prompts(prompt) if is_text else _chat_texts(prompt)
+    taken: list[str] = []
+    left = TEXT_LIMIT_BYTES
+    for text in texts:
+        taken.append(text[:left])
+        left -= len(text)
+        if left <= 0:
+            break
+    return "\n".join(taken).encode(errors="replace")
+
+
+def _chat_texts(messages: object) -> Iterator[str]:
+    for message in messages if isinstance(messages, list) else ():
+        content = message.get("content") if isinstance(message, dict) else None
+        if isinstance(content, str):
+            yield content
+        elif isinstance(content, list):
+            yield from (
+                part["text"]
+                for part in content
+                if isinstance(part, dict) and isinstance(part.get("text"), str)
+            )
+
+
+def _prompts(prompt: object) -> Iterator[str]:
+    if isinstance(prompt, str):
+        yield prompt
+    elif isinstance(prompt, list):
+        yield from (text for text in prompt if isinstance(text, str))
+
+
 # --- Marks the prompts of requests, within a time budget.
 #
 # A mark costs a pass over the prompt, which is one of the largest costs of a request. Readers treat a request
@@ -188,6 +231,12 @@ class TimeBudget:
     def spend(self, seconds: float) -> None:
         """Subtract the time spent; the budget may become negative."""
         self._left_s -= seconds
+
+
+def prompt_bytes(endpoint: Endpoint, body: bytes) -> bytes:
+    """The part of the body that is marked, from the start of its prompt."""
+    start = max(body.find(_PROMPT_NAME[endpoint]), 0)
+    return body[start : start + MARK_SIZES_BYTES[-1]]
 
 
 class Marking:

@@ -10,12 +10,12 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from phasewise.clients.redis_quotas import Operation, RedisQuotas, Renew, Settle, Take, Waits
 from phasewise.core.errors import StoreUnreachable
-from phasewise.core.limits import Lease, Limits, NotCounted, OverLimit, QuotaAnswer
-from phasewise.core.ports import Quotas
+from phasewise.core.ports import Lease, NotCounted, OverLimit, QuotaAnswer
+from phasewise.core.request import Limits
 from phasewise.fleet.config import GatewayConfig
 from phasewise.gateway.guard import ErrorGuard
 from phasewise.scheduling.quota_book import QuotaBook, bucket_full_in_us, cost_us, over_limit
@@ -68,16 +68,6 @@ MAX_KEPT_SETTLEMENTS = 10_000
 logger = logging.getLogger("phasewise.gateway")
 
 
-class QuotaStore(Protocol):
-    """Where gateways count together."""
-
-    async def perform(self, operations: Sequence[Operation], deadline_s: float) -> list[Waits | None]:
-        """Perform all in this order; raises StoreUnreachable."""
-
-    async def close(self) -> None:
-        """Close the connection."""
-
-
 @dataclass(frozen=True, slots=True)
 class _SharedLease:
     """A request that the store has counted."""
@@ -104,7 +94,7 @@ class SharedQuotas:
 
     def __init__(
         self,
-        store: QuotaStore,
+        store: RedisQuotas,
         alone: ProcessQuotas,
         deadline_s: float,
         when_down: Literal["count_alone", "reject"],
@@ -270,7 +260,7 @@ class SharedQuotas:
             # Any error: every waiting request must get an answer.
             self._went_down(_why(error), [*settlements, *(one.take for one in asked)])
             for one in asked:
-                _answer(one, None)
+                _leave_uncounted(one)
         else:
             for one, waits in zip(asked, counted, strict=True):
                 self._counted(one, waits)
@@ -301,7 +291,7 @@ class SharedQuotas:
         # It is unknown whether these arrived. A slot may be released twice, but not a charge.
         self._settlements.extend(Settle(one.key_id, one.lease_id, 0, 0) for one in sent)
         while self._asked:
-            _answer(self._asked.popleft(), None)
+            _leave_uncounted(self._asked.popleft())
 
     def _report_down(self, why: str) -> None:
         rule = "requests of keys with limits are rejected" if self._rejects else "limits are counted alone"
@@ -321,23 +311,13 @@ def _why(error: Exception) -> str:
     return f"Redis returned an unexpected answer ({type(error).__name__})"
 
 
-def _answer(asked: _Asked, answer: None) -> None:
+def _leave_uncounted(asked: _Asked) -> None:
     if not asked.answer.cancelled():
-        asked.answer.set_result(answer)
+        asked.answer.set_result(None)
 
 
-class GatewayQuotas(Quotas, Protocol):
-    """Quotas that start and stop with the gateway."""
-
-    @property
-    def degraded(self) -> bool:
-        """Whether the shared store does not answer."""
-
-    async def start(self) -> None:
-        """The gateway is about to serve."""
-
-    async def stop(self) -> None:
-        """The gateway has served its last request."""
+GatewayQuotas = ProcessQuotas | SharedQuotas
+"""Quotas that start and stop with the gateway."""
 
 
 def build_quotas(config: GatewayConfig) -> GatewayQuotas:

@@ -81,17 +81,13 @@ async def _send_found(client: Client, found: FoundRequests, headers: Headers, *,
         head, body = answer_of(found)
         await client.respond(200, [*NDJSON, *head], body)
     else:
-        await _send_lines(client, found.texts, headers)
-
-
-async def _send_lines(client: Client, lines: list[bytes], headers: Headers) -> None:
-    length = (b"content-length", b"%d" % sum(len(line) + 1 for line in lines))
-    await client.start(200, [*NDJSON, length, (b"x-phasewise-now", b"%.6f" % time.time()), *headers])
-    for piece in _pieces(lines):
-        await client.send_part(piece)
-        # A fast reader never makes us wait, but other streams must run too.
-        await asyncio.sleep(0)
-    await client.finish()
+        length = (b"content-length", b"%d" % sum(len(line) + 1 for line in found.texts))
+        await client.start(200, [*NDJSON, length, (b"x-phasewise-now", b"%.6f" % time.time()), *headers])
+        for piece in _pieces(found.texts):
+            await client.send_part(piece)
+            # A fast reader never makes us wait, but other streams must run too.
+            await asyncio.sleep(0)
+        await client.finish()
 
 
 def _breakdown_ms(measured: TtftBreakdown) -> dict[str, Any]:

@@ -9,8 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from phasewise.core.errors import RejectionKind, RequestRejected
-from phasewise.core.limits import Lease
-from phasewise.core.ports import Quotas
+from phasewise.core.ports import Lease, Quotas
 from phasewise.gateway.api.auth import Caller
 from phasewise.gateway.overload import LARGE_BODY_BYTES, OverloadWatch
 from phasewise.gateway.upstream.call import Reservation

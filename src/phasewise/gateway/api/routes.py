@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from phasewise.core.errors import ConfigError, RejectionKind, RequestRejected
-from phasewise.core.request import Endpoint
+from phasewise.core.request import WITH_KNOWN_FIELDS, Endpoint
 from phasewise.engines.known import INFERENCE_PATHS
 from phasewise.gateway.api import cache_routes
 from phasewise.gateway.api.auth import Authenticator
-from phasewise.gateway.api.cache_routes import CacheAdmin
 from phasewise.gateway.api.openapi import openapi_document
 from phasewise.gateway.api.pipeline import Pipeline
 from phasewise.gateway.api.request_routes import LONGEST_ID, NDJSON, RequestRoutes, number_in, query_of
@@ -27,10 +27,14 @@ from phasewise.gateway.processes.totals import CounterTotals
 from phasewise.gateway.records.metrics import CONTENT_TYPE, PrometheusMetrics
 from phasewise.gateway.records.timeline_store import TimelineStore
 from phasewise.gateway.records.worker_log import WorkerLog
-from phasewise.gateway.server.client import Client, ClientWatch, Headers, Scope, header
+from phasewise.gateway.server.client import Client, ClientWatch, Direct, Headers, Scope, header
+from phasewise.gateway.server.request_head import answer_preflight
 from phasewise.gateway.upstream.call import OpenRequests
 from phasewise.scheduling.ledger import IDLE, LoadLedger
 from phasewise.scheduling.world import ClusterView, Health
+
+if TYPE_CHECKING:
+    from phasewise.gateway.answer_cache.cache import AnswerCache
 
 BYTES: Headers = ((b"content-type", b"application/octet-stream"),)
 
@@ -60,7 +64,7 @@ class Gateway:
     worker_routes: WorkerRoutes
     model_cards: ModelCards
     live: LiveRoutes
-    cache: CacheAdmin | None = None
+    cache: AnswerCache | None = None
 
 
 class Router:
@@ -73,32 +77,31 @@ class Router:
         self._learned = learned
         self.reload: Callable[[], Awaitable[str]] = _nothing_to_read
         self.reload_in_force: Callable[[], Awaitable[str]] = _nothing_to_read
+        generate, requests, workers = gateway.pipeline.generate, gateway.requests, gateway.worker_routes
+        admin: dict[tuple[str, str], Handler] = {
+            ("GET", "/phasewise/v1/requests"): requests.listed,
+            ("GET", "/phasewise/v1/requests/open"): requests.open,
+            ("GET", "/phasewise/v1/requests/{id}"): requests.one,
+            ("GET", "/phasewise/v1/live"): self._live,
+            ("GET", "/phasewise/v1/live/verdict"): self._verdict,
+            ("GET", "/phasewise/v1/requests/{id}/page"): self._request_page,
+            ("GET", "/phasewise/v1/workers"): self._workers,
+            ("GET", "/phasewise/v1/workers/{id}/metrics"): workers.metrics,
+            ("POST", "/phasewise/v1/workers/{id}/tokenize"): workers.tokenize,
+            ("GET", "/phasewise/v1/cache"): self._cache,
+            ("POST", "/phasewise/v1/cache/purge"): self._purge_cache,
+            ("POST", "/phasewise/v1/cache/explain"): self._explain_cache,
+            ("POST", "/phasewise/v1/reload"): self._reload,
+        }
         self._table: dict[tuple[str, str], Handler] = {
-            ("POST", "/v1/chat/completions"): self._chat,
-            ("POST", "/v1/completions"): self._completions,
-            ("POST", "/v1/embeddings"): self._embeddings,
-            ("POST", "/v1/responses"): self._responses,
-            ("POST", "/v1/messages"): self._messages,
-            ("POST", "/v1/messages/count_tokens"): self._count_tokens,
+            **{("POST", endpoint.value): partial(generate, endpoint) for endpoint in WITH_KNOWN_FIELDS},
             ("GET", "/v1/models"): self._models,
             ("GET", "/v1/models/{id}"): self._model,
             ("GET", "/health"): self._health,
             ("GET", "/metrics"): self._metrics,
             ("GET", "/openapi.json"): self._openapi,
-            ("GET", "/phasewise/v1/requests"): self._requests,
-            ("GET", "/phasewise/v1/requests/open"): self._open_requests,
-            ("GET", "/phasewise/v1/requests/{id}"): self._request,
             ("GET", "/phasewise/"): self._page,
-            ("GET", "/phasewise/v1/live"): self._live,
-            ("GET", "/phasewise/v1/live/verdict"): self._verdict,
-            ("GET", "/phasewise/v1/requests/{id}/page"): self._request_page,
-            ("GET", "/phasewise/v1/workers"): self._workers,
-            ("GET", "/phasewise/v1/workers/{id}/metrics"): self._worker_metrics,
-            ("POST", "/phasewise/v1/workers/{id}/tokenize"): self._worker_tokenize,
-            ("GET", "/phasewise/v1/cache"): self._cache,
-            ("POST", "/phasewise/v1/cache/purge"): self._purge_cache,
-            ("POST", "/phasewise/v1/cache/explain"): self._explain_cache,
-            ("POST", "/phasewise/v1/reload"): self._reload,
+            **{address: partial(self._for_admins, handler) for address, handler in admin.items()},
             **{(method, path): self._forward for path, on in INFERENCE_PATHS.items() for method in on},
         }
         self._document = orjson.dumps(openapi_document(self._table))
@@ -108,8 +111,16 @@ class Router:
         """Every method and path that is answered."""
         return tuple(self._table)
 
-    async def handle(self, scope: Scope, client: Client) -> None:
-        """Answer one request."""
+    def serve(self, scope: Scope, direct: Direct) -> Coroutine[Any, Any, None]:
+        """Answer one request of a connection.
+
+        Not a coroutine itself: every wait of a request passes through each coroutine in the await chain.
+        """
+        if scope["method"] == "OPTIONS" and header(scope, b"access-control-request-method"):
+            return answer_preflight(scope, direct)
+        return self._handle(scope, Client(direct))
+
+    async def _handle(self, scope: Scope, client: Client) -> None:
         clients = self._gateway.clients
         clients.add(client)
         # Load balancers send HEAD /health; the server omits the body.
@@ -172,27 +183,7 @@ class Router:
             )
         return pipeline.generate(Endpoint.FORWARDED, scope, client)
 
-    # --- OpenAI's and Anthropic's -----------------------------------------------------------------------
-
-    def _chat(self, scope: Scope, client: Client) -> Awaitable[None]:
-        return self._gateway.pipeline.generate(Endpoint.CHAT, scope, client)
-
-    def _completions(self, scope: Scope, client: Client) -> Awaitable[None]:
-        return self._gateway.pipeline.generate(Endpoint.COMPLETIONS, scope, client)
-
-    def _embeddings(self, scope: Scope, client: Client) -> Awaitable[None]:
-        return self._gateway.pipeline.generate(Endpoint.EMBEDDINGS, scope, client)
-
-    def _responses(self, scope: Scope, client: Client) -> Awaitable[None]:
-        return self._gateway.pipeline.generate(Endpoint.RESPONSES, scope, client)
-
-    def _messages(self, scope: Scope, client: Client) -> Awaitable[None]:
-        client.is_anthropic = True
-        return self._gateway.pipeline.generate(Endpoint.MESSAGES, scope, client)
-
-    def _count_tokens(self, scope: Scope, client: Client) -> Awaitable[None]:
-        client.is_anthropic = True
-        return self._gateway.pipeline.generate(Endpoint.COUNT_TOKENS, scope, client)
+    # --- models ---------------------------------------------------------------------------------------------
 
     async def _models(self, scope: Scope, client: Client) -> None:
         self._check_client(scope)
@@ -239,24 +230,17 @@ class Router:
 
     # --- admin --------------------------------------------------------------------------------------------
 
-    def _requests(self, scope: Scope, client: Client) -> Awaitable[None]:
-        self._check_admin(scope)
-        return self._gateway.requests.listed(scope, client)
-
-    def _open_requests(self, scope: Scope, client: Client) -> Awaitable[None]:
-        self._check_admin(scope)
-        return self._gateway.requests.open(scope, client)
-
-    def _request(self, scope: Scope, client: Client) -> Awaitable[None]:
-        self._check_admin(scope)
-        return self._gateway.requests.one(scope, client)
+    def _for_admins(self, handler: Handler, scope: Scope, client: Client) -> Awaitable[None]:
+        """Let the gateway's own processes and the admin key in."""
+        if not scope["is_local"]:
+            self._gateway.authenticator.check_admin(header(scope, b"authorization"))
+        return handler(scope, client)
 
     async def _page(self, scope: Scope, client: Client) -> None:
         self._gateway.authenticator.require_admin_key()
         await self._gateway.live.page(client)
 
     async def _live(self, scope: Scope, client: Client) -> None:
-        self._check_admin(scope)
         if scope["is_local"]:
             after = query_of(scope).get("after", [""])[-1]
             await client.respond(200, NDJSON, await self._gateway.live.view.report(after))
@@ -266,17 +250,14 @@ class Router:
         await self._gateway.live.live(client, slo, streamed=streamed)
 
     async def _verdict(self, scope: Scope, client: Client) -> None:
-        self._check_admin(scope)
         query = query_of(scope)
         since_s, until_s = (number_in(query, name, 0.0) for name in ("since_unix_s", "until_unix_s"))
         await self._gateway.live.verdict(client, since_s, until_s)
 
     async def _request_page(self, scope: Scope, client: Client) -> None:
-        self._check_admin(scope)
         await self._gateway.live.request(client, scope["path"].split("/")[-2])
 
     async def _workers(self, scope: Scope, client: Client) -> None:
-        self._check_admin(scope)
         workers, load_of = self._gateway.cluster.snapshot(), self._gateway.ledger.whole_loads()
         loads = (load_of(state.worker.ref, IDLE) for state in workers)
         answer = [
@@ -285,20 +266,10 @@ class Router:
         ]
         await _send_json(client, {"workers": answer})
 
-    async def _worker_metrics(self, scope: Scope, client: Client) -> None:
-        self._check_admin(scope)
-        await self._gateway.worker_routes.metrics(scope["path"], client)
-
-    async def _worker_tokenize(self, scope: Scope, client: Client) -> None:
-        self._check_admin(scope)
-        await self._gateway.worker_routes.tokenize(scope["path"], client)
-
     async def _cache(self, scope: Scope, client: Client) -> None:
-        self._check_admin(scope)
         await _send_json(client, cache_routes.existing(self._gateway.cache).report())
 
     async def _purge_cache(self, scope: Scope, client: Client) -> None:
-        self._check_admin(scope)
         cache = cache_routes.existing(self._gateway.cache)
         body = await _body(client)
         purged = await cache_routes.purge(cache, body)
@@ -309,12 +280,10 @@ class Router:
         await _send_json(client, purged)
 
     async def _explain_cache(self, scope: Scope, client: Client) -> None:
-        self._check_admin(scope)
         cache = cache_routes.existing(self._gateway.cache)
         await _send_json(client, await cache_routes.explain(cache, await _body(client)))
 
     async def _reload(self, scope: Scope, client: Client) -> None:
-        self._check_admin(scope)
         try:
             reload = self.reload_in_force if scope["is_local"] else self.reload
             await _send_json(client, {"changed": await reload()})
@@ -327,10 +296,6 @@ class Router:
 
     async def _send_learned(self, scope: Scope, client: Client) -> None:
         await client.respond(200, BYTES, self._learned())
-
-    def _check_admin(self, scope: Scope) -> None:
-        if not scope["is_local"]:
-            self._gateway.authenticator.check_admin(header(scope, b"authorization"))
 
 
 async def _nothing_to_read() -> str:

@@ -9,18 +9,17 @@ from typing import Any
 
 import orjson
 
-from phasewise.clients.http_client import Headers, Timeouts
+from phasewise.clients.http_client import Timeouts
 from phasewise.core.decision import RejectReason
 from phasewise.core.errors import RejectionKind, RequestRejected, UpstreamError
-from phasewise.gateway.http_errors import send_error
-from phasewise.gateway.server.client import Client
+from phasewise.gateway.http_errors import JSON, send_error
+from phasewise.gateway.server.client import Client, Scope
 from phasewise.gateway.upstream.engines import Connect
 from phasewise.scheduling.world import ClusterView
 
 BODY_LIMIT_BYTES = 8 * 1024 * 1024
 TIMEOUTS = Timeouts(connect_s=2.0, head_s=10.0, idle_s=10.0)
 LARGEST_REPLY_BYTES = 1024 * 1024
-_JSON: Headers = ((b"content-type", b"application/json"),)
 
 
 class WorkerRoutes:
@@ -30,13 +29,13 @@ class WorkerRoutes:
         self._cluster = cluster
         self._connect = connect
 
-    async def metrics(self, path: str, client: Client) -> None:
+    async def metrics(self, scope: Scope, client: Client) -> None:
         """Answer with the worker's own Prometheus page."""
-        await self._pass_on("GET", path, client)
+        await self._pass_on("GET", scope["path"], client)
 
-    async def tokenize(self, path: str, client: Client) -> None:
+    async def tokenize(self, scope: Scope, client: Client) -> None:
         """Answer with what the worker's tokenizer says of the body."""
-        await self._pass_on("POST", path, client, await client.read_body(BODY_LIMIT_BYTES))
+        await self._pass_on("POST", scope["path"], client, await client.read_body(BODY_LIMIT_BYTES))
 
     async def _pass_on(self, method: str, path: str, client: Client, body: bytes = b"") -> None:
         """`path` ends with the worker's name and the engine's own path."""
@@ -50,7 +49,7 @@ class WorkerRoutes:
             )
         engine = self._connect(state.worker, TIMEOUTS)
         try:
-            reply = await engine.fetch(method, f"/{asked}", headers=_JSON if body else (), body=body)
+            reply = await engine.fetch(method, f"/{asked}", headers=JSON if body else (), body=body)
         except UpstreamError as error:
             words = f"{name} does not answer: {error.message}"
             await send_error(client, RejectReason.NO_HEALTHY_WORKER, words, retry_after_s=1.0)

@@ -1,4 +1,4 @@
-"""The time bounds of KV transfers, and the counts of their outcomes."""
+"""What a disaggregated request needs: a body for each of its two workers, and a ticket for the KV."""
 
 from __future__ import annotations
 
@@ -7,12 +7,60 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+import orjson
+
 from phasewise.core.errors import FailureKind, UpstreamError
-from phasewise.core.kv_transfer import KvTicket, KvTransferOutcome
+from phasewise.core.kv_transfer import ASKS_TO_KEEP_KV, KvTicket, KvTransferOutcome
 from phasewise.core.request import GenerationRequest
+from phasewise.core.request_fields import fields_where
 from phasewise.core.worker import WorkerRef
-from phasewise.gateway.kv_transfer.bodies import kv_params
 from phasewise.gateway.upstream.response import Answer, account_of
+
+KV_PARAMS = "kv_transfer_params"
+
+DEFINES_PROMPT = frozenset(fields_where(lambda row: row.prefill == "prompt"))
+"""The fields that the prefill worker gets: all that determine the prompt's tokens."""
+_KV_FIELD = b'"%b":' % KV_PARAMS.encode()
+
+
+def prefill_body(body: bytes) -> bytes:
+    """The body that asks a prefill worker to compute the prompt and keep its KV."""
+    fields = {name: value for name, value in orjson.loads(body).items() if name in DEFINES_PROMPT}
+    return orjson.dumps({**fields, "max_tokens": 1, "stream": False, KV_PARAMS: ASKS_TO_KEEP_KV})
+
+
+def decode_body(body: bytes, params: bytes) -> bytes:
+    """The body that asks a decode worker for the answer with that KV; `body` is a non-empty JSON object."""
+    # Spliced in before the closing brace, so that a long prompt is not serialized again.
+    return body.rstrip()[:-1] + b",%b%b}" % (_KV_FIELD, params)
+
+
+def kv_params(reply: bytes) -> bytes | None:
+    """Where the KV is, from a prefill worker's reply; None if it kept none."""
+    try:
+        fields = orjson.loads(reply)
+    except orjson.JSONDecodeError:
+        return None
+    params = fields.get(KV_PARAMS) if isinstance(fields, dict) else None
+    return orjson.dumps(params) if isinstance(params, dict) and params else None
+
+
+def without_kv_params(reply: bytes) -> bytes:
+    """The reply for the client, without the engines' internal KV parameters."""
+    # Quotes in a string would be escaped, so this is the field; mostly it is null.
+    at = reply.rfind(_KV_FIELD)
+    if at < 0 or reply[at + len(_KV_FIELD) : at + len(_KV_FIELD) + 8].lstrip().startswith(b"null"):
+        return reply
+    try:
+        fields = orjson.loads(reply)
+    except orjson.JSONDecodeError:
+        return reply
+    if isinstance(fields, dict):
+        fields.pop(KV_PARAMS, None)
+    return orjson.dumps(fields)
+
+
+# --- The time bounds of KV transfers, and the counts of their outcomes.
 
 SHARE_OF_LEASE = 0.5
 """The share of the engine's KV lease for which a ticket is good: the decode engine renews the lease, but only

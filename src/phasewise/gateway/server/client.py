@@ -112,6 +112,7 @@ class Client:
 
     def __init__(self, direct: Direct) -> None:
         self.direct = direct
+        direct.listener = self
         self.started = False
         self.gone = False
         self.stalled = False
@@ -278,13 +279,6 @@ class Client:
         return self.blocked_s + (under_way_s if under_way_s > WAITED_S else 0.0)
 
 
-def client_of(direct: Direct) -> Client:
-    """The client behind a request on a connection of ours."""
-    client = Client(direct)
-    direct.listener = client
-    return client
-
-
 def headers_of(scope: Scope) -> dict[bytes, bytes]:
     """The headers by their names in lower case; of several with one name, the first."""
     return dict(reversed(scope["headers"]))
@@ -301,9 +295,7 @@ def header(scope: Scope, name: bytes) -> bytes | None:
 
 def too_large(limit_bytes: int) -> RequestRejected:
     """The rejection of a body that is larger than this."""
-    return RequestRejected(
-        RejectionKind.TOO_LARGE, f"the request's body is larger than {limit_bytes // 2**20} MiB"
-    )
+    return RequestRejected(RejectionKind.TOO_LARGE, f"the request's body is larger than {limit_bytes} bytes")
 
 
 # --- Notices clients that do not send their body or do not read their answer.

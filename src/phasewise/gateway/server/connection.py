@@ -11,8 +11,7 @@ import logging
 import socket
 import sys
 from collections import deque
-from collections.abc import Coroutine
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import unquote
 
 import httptools
@@ -20,7 +19,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from uvicorn.server import ServerState
 
-from phasewise.gateway.server.client import Direct, Headers, Listener, Scope
+from phasewise.gateway.server.client import Headers, Listener, Scope
 
 logger = logging.getLogger("phasewise.gateway")
 
@@ -37,13 +36,6 @@ _STREAM = b"x-accel-buffering: no\r\n\r\n"
 _CHUNKED_STREAM = b"transfer-encoding: chunked\r\n" + _STREAM
 _FAILED = b"Internal Server Error"
 _FAILED_HEADERS = ((b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close"))
-
-
-class Application(Protocol):
-    """Answers the requests of connections."""
-
-    def serve(self, scope: Scope, direct: Direct) -> Coroutine[Any, Any, None]:
-        """Answer one request."""
 
 
 class DirectAnswer:
@@ -273,7 +265,7 @@ class ClientConnection(asyncio.Protocol):
         self.latest: DirectAnswer | None = None
         self.url = b""
         self.headers: list[tuple[bytes, bytes]] = []
-        self._app: Application = config.loaded_app
+        self._app = config.loaded_app
         self._loop = _loop or asyncio.get_running_loop()
         self._server_state = server_state
         self._answer: DirectAnswer | None = None
@@ -298,13 +290,6 @@ class ClientConnection(asyncio.Protocol):
         if sys.platform != "win32" and not self.is_local:
             connection: socket.socket = transport.get_extra_info("socket")
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
-
-    def data_received(self, data: bytes) -> None:
-        """Some of a request has come."""
-        try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserError:
-            self.transport.close()
 
     def pause_writing(self) -> None:
         """The client takes no data now."""

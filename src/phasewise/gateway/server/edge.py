@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,9 +21,9 @@ from phasewise.fleet.config import EdgeLimits, byte_size
 from phasewise.gateway.guard import ErrorGuard
 from phasewise.gateway.http_errors import HTTP_ERRORS, JSON, error_body
 from phasewise.gateway.overload import Stage
-from phasewise.gateway.server.client import Headers
+from phasewise.gateway.server.client import Headers, too_large
 from phasewise.gateway.server.connection import WRITE_BUFFER_BYTES, ClientConnection
-from phasewise.gateway.server.request_head import NOT_REPEATED, AllowedSites, check_body_form
+from phasewise.gateway.server.request_head import AllowedSites, check_body_form, check_repeated
 
 logger = logging.getLogger("phasewise.gateway")
 
@@ -90,6 +91,8 @@ class Edge:
         self.count_rejection = count_rejection
         self.sites = sites
         self.keeps_alive = True
+        self.certificate: ssl.SSLContext | None = None
+        """What new connections are shown; None: what the server was started with."""
         self.leaving = False
         self.stopping = False
         self._due_s: dict[EdgeConnection, float] = {}
@@ -102,6 +105,12 @@ class Edge:
     def heed(self, stage: Stage) -> None:
         """What is given up under strain: idle connections are, first of all."""
         self.keeps_alive = stage < Stage.KEEP_ALIVE
+
+    def show_certificate(self, tls: ssl.SSLObject, _name: str | None, _server: ssl.SSLContext) -> None:
+        """A connection begins: choose what it is shown."""
+        # Another certificate in the same context would be one more of them if its key is of another kind.
+        if self.certificate is not None:
+            tls.context = self.certificate
 
     def expect(self, connection: EdgeConnection, within_s: float) -> None:
         """The connection must make progress within this time; an earlier deadline stays."""
@@ -130,11 +139,14 @@ class Edge:
 
     def look(self, now_s: float) -> None:
         """Notify connections whose deadline has passed, on the monotonic clock."""
-        for connection in [it for it, untaken in self._untaken.items() if untaken.due_s <= now_s]:
-            connection.is_to_have_taken(self._untaken.pop(connection).most_left_bytes)
-        for connection in [it for it, due_s in self._due_s.items() if due_s <= now_s]:
-            del self._due_s[connection]
-            connection.is_late()
+        for connection, untaken in list(self._untaken.items()):
+            if untaken.due_s <= now_s:
+                del self._untaken[connection]
+                connection.is_to_have_taken(untaken.most_left_bytes)
+        for connection, due_s in list(self._due_s.items()):
+            if due_s <= now_s:
+                del self._due_s[connection]
+                connection.is_late()
         # In the order in which they became idle.
         long_idle = takewhile(lambda item: item[1] <= now_s - KEEP_ALIVE_S, self._idle_since_s.items())
         for connection, _ in list(long_idle):
@@ -189,6 +201,7 @@ class EdgeConnection(ClientConnection):
         self._edge.expect(self, self._edge.bounds.head_s)
 
     def data_received(self, data: bytes) -> None:
+        """Some of a request has come."""
         if self._rejected:
             return
         self._block_bytes = len(data)
@@ -228,7 +241,7 @@ class EdgeConnection(ClientConnection):
                 self._reject(_head_too_large(bounds))
         elif self._message_bytes > 2 * bounds.body_bytes + FRAMING_BYTES:
             # Chunk sizes, extensions and the like, which are not part of the body.
-            self._reject(_body_too_large(bounds))
+            self._reject(too_large(bounds.body_bytes))
 
     def on_message_begin(self) -> None:
         # In a block that began with another request, the start of this head is unknown.
@@ -308,12 +321,15 @@ class EdgeConnection(ClientConnection):
     def check_head(self, method: bytes, version: str) -> None:
         bounds = self._edge.bounds
         self._check_size(bounds)
-        self._check_version(version)
+        if version not in {"1.1", "1.0"}:
+            raise _bad("this needs HTTP/1.1", hint="use a client that speaks it")
+        if self.parser.should_upgrade():
+            raise _bad("the gateway takes no upgrade to another protocol", hint="stay with HTTP/1.1")
         if not self.url.startswith(b"/") or not self.url.isascii():
             raise _bad("the address is not a path", hint="send the path alone, as in GET /health")
         head = dict(self.headers)
         if len(head) < len(self.headers):
-            _check_repeated(self.headers)
+            check_repeated(self.headers)
         if b"host" not in head and version == "1.1":
             raise _bad("no host is named", hint="send the header host, as HTTP/1.1 demands")
         if not self.is_local:
@@ -334,12 +350,6 @@ class EdgeConnection(ClientConnection):
                 raise _head_too_large(bounds)
         if len(self.headers) > MOST_HEADERS:
             raise RequestRejected(RejectionKind.HEAD_TOO_LARGE, f"more than {MOST_HEADERS} headers were sent")
-
-    def _check_version(self, version: str) -> None:
-        if version not in {"1.1", "1.0"}:
-            raise _bad("this needs HTTP/1.1", hint="use a client that speaks it")
-        if self.parser.should_upgrade():
-            raise _bad("the gateway takes no upgrade to another protocol", hint="stay with HTTP/1.1")
 
     def is_late(self) -> None:
         """What was expected did not come in time."""
@@ -408,31 +418,17 @@ def _answer(rejection: RequestRejected, page_headers: Headers) -> bytes:
     return STATUS_LINE[error.status] + lines + b"\r\n" + body
 
 
-def _check_repeated(headers: Headers) -> None:
-    seen: set[bytes] = set()
-    for name, _ in headers:
-        if name in seen and name in NOT_REPEATED:
-            raise _bad(f"the header {name.decode()} is given twice")
-        seen.add(name)
-
-
 def _check_length(value: bytes, bounds: EdgeBounds) -> None:
     # llhttp ensures that it is one number, but it may have any number of leading zeros.
     if len(value) > LONGEST_LENGTH:
         raise _bad("the content-length has too many digits")
     if int(value) > bounds.body_bytes:
-        raise _body_too_large(bounds)
+        raise too_large(bounds.body_bytes)
 
 
 def _head_too_large(bounds: EdgeBounds) -> RequestRejected:
     return RequestRejected(
         RejectionKind.HEAD_TOO_LARGE, f"the request's head is larger than {bounds.head_bytes} bytes"
-    )
-
-
-def _body_too_large(bounds: EdgeBounds) -> RequestRejected:
-    return RequestRejected(
-        RejectionKind.TOO_LARGE, f"the request's body is larger than {bounds.body_bytes} bytes"
     )
 
 

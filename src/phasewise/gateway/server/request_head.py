@@ -106,6 +106,15 @@ def _foreign_page() -> RequestRejected:
     )
 
 
+def check_repeated(headers: Headers) -> None:
+    """Reject a header that is given twice if the gateway or the framing of the body depends on it."""
+    seen: set[bytes] = set()
+    for name, _ in headers:
+        if name in seen and name in NOT_REPEATED:
+            raise RequestRejected(RejectionKind.BAD_REQUEST, f"the header {name.decode()} is given twice")
+        seen.add(name)
+
+
 def check_body_form(path: bytes, head: Head) -> None:
     """Reject the body of a POST that is no JSON, as vLLM does, or is compressed."""
     if head.get(b"content-encoding", b"identity").lower() != b"identity":

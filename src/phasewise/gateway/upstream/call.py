@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from phasewise.core.decision import RejectReason
-from phasewise.core.limits import Lease
+from phasewise.core.ports import Lease
 from phasewise.core.timeline import Outcome
 from phasewise.core.timeline_record import encode
 from phasewise.gateway.answer_cache.lookup import CacheLookup

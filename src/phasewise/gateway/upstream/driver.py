@@ -7,8 +7,8 @@ import time
 from dataclasses import replace
 
 from phasewise.core.decision import RejectReason
-from phasewise.core.limits import Lease, Limits
-from phasewise.core.ports import Quotas
+from phasewise.core.ports import Lease, Quotas
+from phasewise.core.request import Limits
 from phasewise.core.timeline import Outcome
 from phasewise.gateway.answer_cache.cached_responses import CachedResponses
 from phasewise.gateway.http_errors import send_error, stream_error_event
@@ -89,7 +89,9 @@ class FlowDriver:
         except asyncio.CancelledError:
             if call.client.gone:
                 raise
-            return await _stop(call)
+            take_back_cancellation()
+            await _reject(_STOP, call)
+            return STOPPED
         finally:
             # Releases what the flow booked, whatever interrupts it.
             flow.close()
@@ -177,13 +179,6 @@ async def wait_for_grant(step: Wait) -> Granted | TimedOut:
             if not step.ticket.granted:
                 return TimedOut(time.monotonic())
     return Granted(time.monotonic())
-
-
-async def _stop(call: Call) -> Ending:
-    """Answer a connected client that the gateway has stopped."""
-    take_back_cancellation()
-    await _reject(_STOP, call)
-    return STOPPED
 
 
 async def _reject(step: Reject, call: Call) -> Ending:

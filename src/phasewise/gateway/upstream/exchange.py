@@ -13,16 +13,20 @@ from phasewise.core.kv_transfer import KvTicket, KvTransferOutcome
 from phasewise.core.request import Endpoint
 from phasewise.core.timeline import NO_ACCOUNT, AttemptKind, Outcome
 from phasewise.core.trace_context import engine_headers
-from phasewise.gateway.kv_transfer.bodies import decode_body, prefill_body
-from phasewise.gateway.kv_transfer.tickets import KvTransfers
+from phasewise.gateway.kv_transfer.tickets import KvTransfers, decode_body, prefill_body
 from phasewise.gateway.records.timeline_builder import attempt_outcome
 from phasewise.gateway.server.client import Headers
 from phasewise.gateway.upstream.call import CLIENT_LEFT, CLIENT_STALLED, SERVED, Call, Ending
-from phasewise.gateway.upstream.continued_stream import ClientsView, ContinuedStream, completion_ending
+from phasewise.gateway.upstream.continuation import (
+    ClientsView,
+    ContinuedStream,
+    completion_ending,
+    failure_of_continuing,
+    tokens_so_far,
+)
 from phasewise.gateway.upstream.relay import Begun, relay_plain, relay_rejection, relay_stream
 from phasewise.gateway.upstream.response import PlainRelay, account_of, read_plain_answer
 from phasewise.gateway.upstream.resumption import Obstacle, resumption
-from phasewise.gateway.upstream.tokenizing import failure_of_continuing, tokens_so_far
 from phasewise.scheduling import Cancelled, Failed, Generate, Prefill, Prefilled, Succeeded
 
 Result = Prefilled | Succeeded | Failed | Cancelled

@@ -12,7 +12,7 @@ from phasewise.clients.sse import DONE
 from phasewise.core.errors import UpstreamError
 from phasewise.core.timeline import Outcome, Timeline
 from phasewise.gateway.http_errors import anthropic_rejection
-from phasewise.gateway.kv_transfer.bodies import without_kv_params
+from phasewise.gateway.kv_transfer.tickets import without_kv_params
 from phasewise.gateway.records.server_timing import SERVER_TIMING, server_timing, timing_comment
 from phasewise.gateway.server.client import Client, Headers
 from phasewise.gateway.upstream.call import SERVED, Call, Ending

@@ -28,7 +28,7 @@ from phasewise.clients.sse import (
 )
 from phasewise.core.errors import FailureKind, UpstreamError
 from phasewise.core.timeline import NO_ACCOUNT, EngineAccount
-from phasewise.engines.reply import read_account
+from phasewise.engines.known import read_account
 
 _MORE_THAN_TEXT = (
     "reasoning",
@@ -252,7 +252,8 @@ class StreamRelay:
                 self._note_content(event, at_s)
             if chunk.finish_reason or chunk.account or chunk.done or chunk.engine_id:
                 self._note_end(chunk, at_s)
-                if self._hide_usage and _is_usage_chunk(event, chunk):
+                # With continuous usage, engines put it into ordinary chunks too; those stay.
+                if self._hide_usage and chunk.account is not None and _NO_CHOICES.search(event):
                     complete = _without_event(complete, event)
             elif chunk.has_content and self._lessons_left:
                 self._learn_shape(event)
@@ -347,11 +348,6 @@ class PlainRelay(StreamRelay):
     def close(self) -> bytes:
         """Nothing is held back."""
         return b""
-
-
-def _is_usage_chunk(event: bytes, chunk: Chunk) -> bool:
-    # With continuous usage, engines put it into ordinary chunks too; those stay.
-    return chunk.account is not None and _NO_CHOICES.search(event) is not None
 
 
 def _without_event(complete: bytes, event: bytes) -> bytes:

@@ -61,13 +61,10 @@ def _field_obstacle(name: str, value: object) -> str | None:
         return None
     row = FIELDS.get(name)
     if row is not None and row.obstacle is not None:
-        return None if any(_same(value, off) for off in row.off) else row.obstacle
+        # To Python 0 is False and 1 is True; to an engine `logprobs: 0` asks for something.
+        is_off = any(value == off and isinstance(value, bool) == isinstance(off, bool) for off in row.off)
+        return None if is_off else row.obstacle
     return "this field is unknown" if row is None or row.resume is None else None
-
-
-def _same(value: object, other: object) -> bool:
-    # To Python 0 is False and 1 is True; to an engine `logprobs: 0` asks for something.
-    return value == other and isinstance(value, bool) == isinstance(other, bool)
 
 
 # --- what depends on more than one field ------------------------------------------------------------------
@@ -87,13 +84,12 @@ def _doubly_penalised(fields: Fields, text: str) -> str | None:
 
 def _several_prompts(fields: Fields, text: str) -> str | None:
     prompt = fields.get("prompt", "")
-    if isinstance(prompt, str) or (isinstance(prompt, list) and prompt and _is_one_prompt(prompt)):
-        return None
-    return "prompt: there are several"
-
-
-def _is_one_prompt(prompt: list[Any]) -> bool:
-    return len(prompt) == 1 or all(isinstance(item, int) for item in prompt)
+    is_one = isinstance(prompt, str) or (
+        isinstance(prompt, list)
+        and prompt
+        and (len(prompt) == 1 or all(isinstance(item, int) for item in prompt))
+    )
+    return None if is_one else "prompt: there are several"
 
 
 def _media(fields: Fields, text: str) -> str | None:
