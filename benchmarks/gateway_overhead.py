@@ -37,7 +37,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import platform
 import pstats
@@ -49,13 +48,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ending import end_in_order_when_told
 from overhead.arms import Arm, DidNotStart, our_command, running, what_is_on
 from overhead.limits import memory_per_stream, most_chunks
 from overhead.loads import Bench, Row
 from overhead.plan import TTFT, Plan, full_plan, quick_plan
 from overhead.summary import AGAIN, DIRECT, OURS, Measured, rounded, summary
 from overhead.tools import INSTALL, REPOSITORY, CannotMeasure, Command, PeerMissing, Tools, find_bench
+from script import command_line, print_record, say
+from stress.processes import two_cores
 
 from phasewise.clients.host import allow_many_streams, read_cpu_times, stolen_share
 
@@ -66,7 +66,6 @@ BEFORE = "before"
 def main() -> None:
     """Measure, and print one JSON object whatever there was to measure with."""
     options = parse_options()
-    end_in_order_when_told()
     allow_many_streams()
     result: dict[str, Any] = {"commit": commit(), "quick": options.quick}
     with tempfile.TemporaryDirectory(prefix="phasewise-overhead-") as folder:
@@ -77,9 +76,7 @@ def main() -> None:
             result = {"skipped": str(reason), **result}
         except DidNotStart as error:
             raise SystemExit(f"error: {error}") from error
-    if not options.json:
-        print(json.dumps(result, indent=2))
-    print(json.dumps(result))
+    print_record(result, options)
     if failed := result.get("arms", {}).get(OURS, {}).get("errors"):
         raise SystemExit(
             f"error: {failed} requests failed through our gateway; its rows say under which load"
@@ -88,9 +85,7 @@ def main() -> None:
 
 def parse_options() -> argparse.Namespace:
     """The command line, with the plan it asks for."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, quick="seconds, not minutes: proves that it runs")
     parser.add_argument("--peers", help=f"comma-separated, of: {', '.join(INSTALL)}; default: vllm-router")
     venvs = Path(os.environ.get("VENVS", "venvs"))
     parser.add_argument("--venvs", type=Path, default=venvs, help="where the peers' environments are")
@@ -100,8 +95,6 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=3.0, help="of one run of a request load")
     parser.add_argument("--only", help="run these loads alone, comma-separated")
     parser.add_argument("--streams", type=int, default=5000, help="open at once in the memory load")
-    parser.add_argument("--quick", action="store_true", help="seconds, not minutes: proves that it runs")
-    parser.add_argument("--json", action="store_true", help="print only the closing JSON object")
     parser.add_argument("--profile", action="store_true", help="print where our gateway spends its time")
     options = parser.parse_args()
     if options.peers is None:
@@ -152,12 +145,6 @@ def measure(tools: Tools, options: argparse.Namespace) -> dict[str, Any]:
         "rounds": plan.rounds,
         "host": host(stolen),
     }
-
-
-def two_cores() -> tuple[int, int]:
-    """For the load and for the gateways; the same on a machine that has only one."""
-    cores = sorted(os.sched_getaffinity(0))
-    return cores[0], cores[min(1, len(cores) - 1)]
 
 
 def found_peers(
@@ -250,11 +237,6 @@ def host(stolen: float | None) -> dict[str, Any]:
         "load_average": [round(each, 2) for each in os.getloadavg()],
         "stolen_share": rounded(stolen, 4),
     }
-
-
-def say(line: str) -> None:
-    """Progress."""
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

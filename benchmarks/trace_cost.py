@@ -23,9 +23,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-import json
 import os
-import platform
 import re
 import subprocess
 import sys
@@ -40,11 +38,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from ending import end_in_order_when_told
 from overhead.arms import Arm, DidNotStart, our_command, running
 from overhead.figures import Estimate, ratio
 from overhead.loads import Bench, Load, Row
 from overhead.tools import REPOSITORY, CannotMeasure, Tools, find_bench
+from script import command_line, interpreter, print_record
+from stress.processes import two_cores
 
 import phasewise
 from phasewise.clients.host import allow_many_streams
@@ -60,10 +59,8 @@ LAG = "phasewise_event_loop_lag_seconds"
 def main() -> None:
     """Measure, and print one JSON object whatever there was to measure with."""
     options = parse_options()
-    end_in_order_when_told()
     allow_many_streams()
-    build = (platform.python_implementation(), platform.python_version(), *platform.python_build())
-    result: dict[str, Any] = {"python": " ".join(build), "build": phasewise.__version__}
+    result: dict[str, Any] = {"python": interpreter(), "build": phasewise.__version__}
     with tempfile.TemporaryDirectory(prefix="phasewise-traces-") as folder:
         try:
             tools = Tools(find_bench(options.bench_folder), Path(folder), Path("venvs"))
@@ -72,24 +69,18 @@ def main() -> None:
             result = {"skipped": str(reason), **result}
         except DidNotStart as error:
             raise SystemExit(f"error: {error}") from error
-    if not options.json:
-        print(json.dumps(result, indent=2))
-    print(json.dumps(result))
+    print_record(result, options)
     if result.get("errors"):
         raise SystemExit(f"error: {result['errors']} requests failed")
 
 
 def parse_options() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, quick="seconds, not minutes: proves that it runs")
     parser.add_argument("--before", type=Path, help="a checkout of the repository without traces")
     parser.add_argument("--bench-folder", type=Path, help="default: ../shared/gateway-bench")
     parser.add_argument("--rounds", type=int, help="default: 12")
     parser.add_argument("--seconds", type=float, default=3.0, help="of one run")
-    parser.add_argument("--quick", action="store_true", help="seconds, not minutes: proves that it runs")
-    parser.add_argument("--json", action="store_true", help="print only the closing JSON object")
     options = parser.parse_args()
     options.rounds = options.rounds or (1 if options.quick else 12)
     options.seconds = 0.5 if options.quick else options.seconds
@@ -98,8 +89,7 @@ def parse_options() -> argparse.Namespace:
 
 def measure(tools: Tools, options: argparse.Namespace) -> dict[str, Any]:
     """Start everything, run the rounds, end everything."""
-    cores = sorted(os.sched_getaffinity(0))
-    load_core, gateway_core = cores[0], cores[min(1, len(cores) - 1)]
+    load_core, gateway_core = two_cores()
     os.sched_setaffinity(0, {load_core})  # the collector is a thread of this process
     loads = (
         Load(REQUEST, 8, options.seconds, prompt_bytes=1024),
