@@ -112,8 +112,6 @@ def _of_slow(rng: Random) -> RawCase:
     return rng.choice(raw.large_and_slow())
 
 
-SMALL_DOCS_ONLY = tuple(kind for kind in docs_only.KINDS if kind.__name__ not in docs_only.LARGE)
-LARGE_DOCS_ONLY = tuple(kind for kind in docs_only.KINDS if kind.__name__ in docs_only.LARGE)
 LONG_PROMPT = "many words " * (LARGE_BYTES // 11)
 
 
@@ -133,12 +131,12 @@ def _short_and_valid(rng: Random) -> Case:
 def drawn(rng: Random) -> Case | RawCase:
     """One request of the flood."""
     if rng.random() < LARGE_SHARE:
-        return rng.choice((_large_and_valid, *LARGE_DOCS_ONLY))(rng)
+        return rng.choice((_large_and_valid, *docs_only.LARGE))(rng)
     if rng.random() >= HOSTILE_SHARE:
         return _short_and_valid(rng)
     way = rng.random()
     if way < 0.45:
-        return rng.choice(SMALL_DOCS_ONLY)(rng)
+        return rng.choice(docs_only.SMALL)(rng)
     return (_of_wrong if way < 0.8 else _of_raw if way < 0.99 else _of_slow)(rng)
 
 
@@ -423,7 +421,7 @@ def record(
     alone_s = (p99_s["alone"] + p99_s["alone_again"]) / 2
     beside, sent = arms["beside"], sum(tally.sent.values())
     kinds = set(tally.sent) - {"valid", "large_prompt"}
-    by_docs_only = kinds & {kind.__name__ for kind in docs_only.KINDS}
+    by_docs_only = kinds & {kind.__name__ for kind in (*docs_only.SMALL, *docs_only.LARGE)}
     unit_s = counted["unit_s"]
     long_ones = {at: count for at, count in counted["callback"].items() if int(at) > 0}
     return {

@@ -2,7 +2,7 @@
 
     python benchmarks/gateway_overhead.py [--peers vllm-router,sglang-router,nginx,litellm] [--venvs DIR]
         [--before CHECKOUT] [--bench-folder DIR] [--rounds 10] [--seconds 3] [--only LOAD,...] [--quick]
-        [--json] [--profile]
+        [--json]
 
 All gateways are real processes on one core; the upstream (fakeup) and the load generator (sseload), both in C
 and from the gateway bench's folder, share another. Ours has timelines, metrics, API keys and health checks
@@ -28,9 +28,8 @@ the repeats) are ours. `arms` has everybody's, and processor time in microsecond
 failed requests are counted as `errors` and not used; if ours has any, the exit code is 1.
 
 A peer that is not installed is named in `missing_peers` with how to install it. Without the bench's folder,
-gcc or taskset nothing can be measured: the object then says why under `skipped`. --profile measures nothing
-and prints the functions in which our gateway spends its time under each load. With one peer a full run takes
-about twenty minutes, and asks for a machine that does nothing else.
+gcc or taskset nothing can be measured: the object then says why under `skipped`. With one peer a full run
+takes about twenty minutes, and asks for a machine that does nothing else.
 """
 
 from __future__ import annotations
@@ -39,9 +38,7 @@ import argparse
 import contextlib
 import os
 import platform
-import pstats
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -59,7 +56,6 @@ from stress.processes import two_cores
 
 from phasewise.clients.host import allow_many_streams, read_cpu_times, stolen_share
 
-PROFILE_LINES = 40
 BEFORE = "before"
 
 
@@ -71,7 +67,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="phasewise-overhead-") as folder:
         try:
             tools = Tools(find_bench(options.bench_folder), Path(folder), options.venvs.resolve())
-            result = (profile if options.profile else measure)(tools, options) | result
+            result = measure(tools, options) | result
         except CannotMeasure as reason:
             result = {"skipped": str(reason), **result}
         except DidNotStart as error:
@@ -95,7 +91,6 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=3.0, help="of one run of a request load")
     parser.add_argument("--only", help="run these loads alone, comma-separated")
     parser.add_argument("--streams", type=int, default=5000, help="open at once in the memory load")
-    parser.add_argument("--profile", action="store_true", help="print where our gateway spends its time")
     options = parser.parse_args()
     if options.peers is None:
         options.peers = "vllm-router,nginx" if options.quick else "vllm-router"
@@ -197,20 +192,6 @@ def run_rounds(bench: Bench, arms: Sequence[Arm], upstream: Arm, plan: Plan) -> 
                 rows.append(bench.run(arm, load))
                 say(f"round {number + 1}: {rows[-1]}")
     return rows
-
-
-def profile(tools: Tools, options: argparse.Namespace) -> dict[str, Any]:
-    """Print, per load, the functions in which our gateway spends its time, those written in C too."""
-    load_core, gateway_core = two_cores()
-    kept = tools.folder / "profile"
-    with running(DIRECT, tools.upstream, load_core, tools.folder):
-        bench = Bench(tools, load_core)
-        for load in options.plan.loads:
-            command = our_command(tools.folder, tools.upstream_port, OURS, profile=kept)
-            with running(OURS, command, gateway_core, tools.folder) as arm:
-                say(str(bench.run(arm, load)))
-            pstats.Stats(str(kept), stream=sys.stderr).sort_stats("tottime").print_stats(PROFILE_LINES)
-    return {"profiled": [load.name for load in options.plan.loads]}
 
 
 def commit() -> str:
