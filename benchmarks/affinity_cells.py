@@ -23,7 +23,7 @@ from random import Random
 from statistics import mean, median
 from typing import Any
 
-from script import command_line, print_record
+from script import command_line, print_record, say
 
 from phasewise.gateway.processes.replicas import AT_LEAST_EVERY_S, SENDER_BYTES, OtherReplicas
 from phasewise.scheduling import World
@@ -120,7 +120,7 @@ def what_is_wrong(record: Mapping[str, Any]) -> list[str]:
 
 
 def _say(cell: Cell) -> Cell:
-    print(f"{cell.kind.name}, {cell.engines} engines, load {cell.load}", file=sys.stderr, flush=True)
+    say(f"{cell.kind.name}, {cell.engines} engines, load {cell.load}")
     return cell
 
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from script import command_line, print_record, use_home
+from script import command_line, print_record, say, use_home
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -264,7 +264,7 @@ async def check(
         findings = judge(await gather_facts(asked))
         took_s = time.monotonic() - began_s
     found, words = tuple(it.mistake.value for it in findings), tuple(it.words for it in findings)
-    print(f"{name}: {', '.join(found) or 'nothing'} ({took_s:.1f} s)", file=sys.stderr, flush=True)
+    say(f"{name}: {', '.join(found) or 'nothing'} ({took_s:.1f} s)")
     return Case(name, expected, found, words, took_s)
 
 

@@ -49,7 +49,7 @@ from kv_transfers.proof import Proof, records_of, snapshot, way_of
 from kv_transfers.table import table
 from kv_transfers.texts import TEXTS, compared
 from kv_transfers.trace import traced
-from script import command_line, print_record, use_home
+from script import command_line, print_record, say, use_home
 
 ARMS = {
     Layout.MIXED: (Arm.MIXED, Arm.MIXED_AGAIN),
@@ -140,7 +140,7 @@ def measure(load: Load, rounds: int, texts: int, *, quick: bool) -> Measured:
         for number, layout in turns(rounds):
             if engines is None or engines.layout is not layout:
                 stack.close()
-                print(f"starting two engines: {layout}", file=sys.stderr, flush=True)
+                say(f"starting two engines: {layout}")
                 engines = stack.enter_context(fake_engines(layout) if quick else real_engines(layout))
             # Every second round goes backwards, so that a steady drift falls on all alike.
             for arm in ARMS[layout] if number % 2 == 0 else reversed(ARMS[layout]):
@@ -170,7 +170,7 @@ def measure_arm(engines: Engines, arm: Arm, load: Load, number: int, measured: M
         key = f"{arm}:{way_of(record)}"
         measured.ways[key] = measured.ways.get(key, 0) + 1
     reported = f"worst gap {in_ms(worst_gap_s(block))} ms, long prompts' TTFT {long_ttft_s(block):.2f} s"
-    print(f"round {number + 1}, {arm}: {reported}", file=sys.stderr, flush=True)
+    say(f"round {number + 1}, {arm}: {reported}")
 
 
 def seed(number: int, arm: Arm) -> int:

@@ -18,14 +18,13 @@ import json
 import signal
 import socket
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import urlsplit
 
 import uvloop
-from script import command_line, print_record
+from script import command_line, print_record, say
 from stress.processes import MODEL, Gateway, fake_engines, gateway, steady_steps
 from stress.streams import Answer, ask, chat_body, prompts
 
@@ -56,7 +55,7 @@ def main() -> None:
     record: dict[str, Any] = {"streams": streams}
     for name, scene in SCENES.items():
         record[name] = scene(streams)
-        print(f"{name}: {json.dumps(record[name])}", file=sys.stderr, flush=True)
+        say(f"{name}: {json.dumps(record[name])}")
     record["held"] = all(scene["held"] for scene in record.values() if isinstance(scene, dict))
     record["quick"] = options.quick
     print_record(record, options)

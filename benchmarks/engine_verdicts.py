@@ -29,7 +29,7 @@ from typing import Any
 from known_scenes import words_of
 from planted.fleet import PHASEWISE, CommandFailed, wait_for
 from planted.processes import cpu_hogs, running
-from script import command_line, interpreter, use_home
+from script import command_line, interpreter, say, use_home
 from stress.processes import free_port
 
 import phasewise
@@ -70,7 +70,7 @@ def main() -> None:
             scenes = scenes[:1] if options.quick else scenes
             for scene in scenes:
                 if not options.json:
-                    print(f"{scene['name']}: up to {SETTLE_S + LONGEST_S:g} s", file=sys.stderr, flush=True)
+                    say(f"{scene['name']}: up to {SETTLE_S + LONGEST_S:g} s")
                 play(scene, folder / file_of(scene), quick=options.quick)
         kept = [scene for scene in scenes if (folder / file_of(scene)).exists()]
         rows = [judge(scene, folder / file_of(scene)) for scene in kept]

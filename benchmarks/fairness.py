@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from random import Random
 from statistics import mean
 
 import uvloop
-from script import command_line, interpreter
+from script import command_line, interpreter, say
 from stress.arrivals import PATIENCE, Demand
 from stress.processes import MODEL, fake_engines, gateway
 from stress.streams import HEADERS, Answer, ask
@@ -88,7 +87,7 @@ def main() -> None:
         for seed, (arm, times) in enumerate(ARMS.items()):
             seen[arm] = uvloop.run(play(served.url, times, seconds, seed))
             if not options.json:
-                print(f"{arm}: p99 of the wait {seen[arm].p99_s:.3f} s", file=sys.stderr, flush=True)
+                say(f"{arm}: p99 of the wait {seen[arm].p99_s:.3f} s")
     print(json.dumps(record(seen)))
 
 

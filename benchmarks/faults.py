@@ -20,7 +20,6 @@ engine's two best choices are nearly alike (`near_ties`).
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -32,7 +31,7 @@ from resuming.reading import WHOLE, Read, read_stream
 from resuming.real_kills import kill_real_engines
 from resuming.scenarios import POISON, SCENARIOS
 from resuming.timelines import ADMIN_KEY_SHA256, attempts_of, wait_for_workers
-from script import command_line, print_record, use_home
+from script import command_line, print_record, say, use_home
 from stress.processes import gateway
 
 from phasewise.clients.http_client import HttpClient
@@ -88,7 +87,7 @@ def run_scenarios(names: Sequence[str], streams: int, at_once: int) -> dict[str,
         with gateway([engine.url for engine in engines], SLOTS, settings) as running:
             for name in names:
                 results[name] = asyncio.run(run_scenario(name, running.url, engines, expected, at_once))
-                print(f"{name}: {results[name]}", file=sys.stderr, flush=True)
+                say(f"{name}: {results[name]}")
                 start_anew(engines)
                 asyncio.run(wait_for_workers(running.url, ENGINES))
     parts = results.values()

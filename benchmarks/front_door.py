@@ -56,7 +56,7 @@ from hostile import bodies, docs_only, raw
 from hostile.cases import ADMIN_KEY, KEYS, MODEL, Case, RawCase, key_header, without_keys
 from hostile.judge import Tally
 from hostile.sending import PATIENCE, send_all, send_one, send_one_raw
-from script import command_line, interpreter
+from script import command_line, interpreter, say
 from stress.processes import DidNotStart, fake_engines, free_port, running, steady_steps, wait_until_ready
 from stress.streams import HEADERS, ask, chat_body
 
@@ -193,7 +193,7 @@ async def flood(url: str, count: int, rate_per_s: float, seed: int, *, quiet: bo
             under_way.add(task)
             task.add_done_callback(under_way.discard)
             if not quiet and number % 20_000 == 0:
-                print(f"{number} of {count} sent", file=sys.stderr, flush=True)
+                say(f"{number} of {count} sent")
         await asyncio.gather(*under_way)
     finally:
         client.close()

@@ -33,7 +33,7 @@ from typing import Any
 
 import orjson
 import psutil
-from script import command_line, interpreter, print_record
+from script import command_line, interpreter, print_record, say
 from stress.processes import fake_engines, steady_steps
 
 from phasewise.clients.http_client import HttpClient, Timeouts
@@ -114,7 +114,7 @@ async def measured(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
                 await asyncio.to_thread(psutil.wait_procs, before_it, ENDED_WITHIN_S)
                 took_s.append(time.monotonic() - began_s)
                 words = f"{took_s[-1]:.1f} s, {seen.refused} refused, {seen.cut} cut, {dict(seen.others)}"
-                print(f"restart {number + 1}: {words}", file=sys.stderr, flush=True)
+                say(f"restart {number + 1}: {words}")
             await asyncio.sleep(options.settle_s)
             after = seen.take_hits()
         gateway.terminate()

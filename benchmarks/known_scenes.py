@@ -29,7 +29,7 @@ from pathlib import Path
 from planted.fleet import PHASEWISE, CommandFailed, Fleet, running_fleet
 from planted.live import NOWHERE, proxied_gateway
 from planted.processes import cpu_hogs, running
-from script import command_line, interpreter, use_home
+from script import command_line, interpreter, say, use_home
 
 from phasewise.diagnosis.diagnose import Known, diagnose
 from phasewise.diagnosis.evidence import evidence_of
@@ -154,15 +154,11 @@ def play_all(scenes: Sequence[Scene], folder: Path, client: Path) -> None:
     for (levers, flags), group in groupby(scenes, key=lambda scene: scene.engine):
         with running_fleet(levers, 1, fresh=False, logprobs=False, flags=flags) as fleet:
             for scene in group:
-                print(
-                    f"{scene.name}: settling {SETTLE_S:g} s, watching {WINDOW_S:g} s",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                say(f"{scene.name}: settling {SETTLE_S:g} s, watching {WINDOW_S:g} s")
                 try:
                     play(scene, fleet, folder, client)
                 except CommandFailed as error:
-                    print(f"{scene.name} failed: {error}", file=sys.stderr, flush=True)
+                    say(f"{scene.name} failed: {error}")
 
 
 def play(scene: Scene, fleet: Fleet, folder: Path, client: Path) -> None:

@@ -24,7 +24,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import sys
 import timeit
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -35,7 +34,7 @@ from typing import Any
 from resuming.asking import CHAT, COMPLETIONS, PATIENT, ask, stream
 from resuming.near_tie import NEAR_TIE_NATS
 from resuming.undisturbed import Undisturbed, undisturbed
-from script import command_line, print_record, use_home
+from script import command_line, print_record, say, use_home
 from stress.processes import real_engine
 
 from phasewise.clients.http_client import HttpClient
@@ -125,7 +124,7 @@ async def measured(url: str, prompts: tuple[str, ...], cuts: int) -> dict[str, A
                 gaps = await asyncio.gather(*(continued(client, body, answer, cut, way) for way in WAYS))
                 for tally, gap in zip(tallies.values(), gaps, strict=True):
                     tally.add(gap)
-            print(f"{number + 1} of {len(prompts)}: {tallies[BY_TEXT]}", file=sys.stderr, flush=True)
+            say(f"{number + 1} of {len(prompts)}: {tallies[BY_TEXT]}")
         penalty = penalised_shares([await penalised_pair(client, prompt) for prompt in prompts])
         price = await price_of_ids(client)
     finally:

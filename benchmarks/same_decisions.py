@@ -34,7 +34,7 @@ from typing import Any
 import orjson
 import uvloop
 from replay import replay
-from script import command_line, interpreter, print_record
+from script import command_line, interpreter, print_record, say
 from stress.processes import MODEL, free_port, running, wait_until_ready
 from stress.streams import HEADERS, ask
 
@@ -77,7 +77,7 @@ def main() -> None:
     fleets = {}
     for name in FLEETS:
         fleets[name] = uvloop.run(record_and_replay(name, seconds))
-        print(f"{name}: {fleets[name]}", file=sys.stderr, flush=True)
+        say(f"{name}: {fleets[name]}")
     record = {
         **{key: sum(it[key] for it in fleets.values()) for key in SUMS},
         "seconds": seconds * len(fleets),

@@ -25,7 +25,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -35,7 +34,7 @@ from typing import Any
 from urllib.request import urlopen
 
 import uvloop
-from script import command_line, print_record
+from script import command_line, print_record, say
 from stress.processes import MODEL, DidNotStart, fake_engines, free_port, gateway, running, steady_steps
 
 from phasewise.clients.http_client import HttpClient, Timeouts
@@ -107,7 +106,7 @@ async def scenes(
 
     def notify(scene: str, facts: dict[str, Any]) -> None:
         found[scene] = facts
-        print(f"{rule}, {scene}: {json.dumps(facts)}", file=sys.stderr, flush=True)
+        say(f"{rule}, {scene}: {json.dumps(facts)}")
 
     try:
         notify("up", await ask_slowly(asking, seconds))

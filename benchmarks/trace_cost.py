@@ -21,7 +21,6 @@ import argparse
 import contextlib
 import os
 import re
-import sys
 import tempfile
 import threading
 import time
@@ -36,7 +35,7 @@ from overhead.arms import Arm, DidNotStart, our_command, running
 from overhead.figures import Estimate, ratio
 from overhead.loads import Bench, Load, Row
 from overhead.tools import CannotMeasure, Tools, find_bench
-from script import command_line, interpreter, print_record
+from script import command_line, interpreter, print_record, say
 from stress.processes import two_cores
 
 import phasewise
@@ -131,7 +130,7 @@ def run_rounds(
                 wait_until_idle(arm)
                 rows.append(replace(row, cpu_s=arm.cpu_s - before_s))
                 lags[arm.name] = max(lags[arm.name], scraped(arm, LAG))
-                print(f"round {number + 1}: {rows[-1]}", file=sys.stderr, flush=True)
+                say(f"round {number + 1}: {rows[-1]}")
     return rows, lags
 
 
