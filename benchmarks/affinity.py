@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -35,8 +34,8 @@ from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
-from engine_placement import phasewise
-from stress.processes import fake_engines, free_port, gateway
+from script import command_line, print_record, use_home
+from stress.processes import fake_engines, free_port, gateway, phasewise
 
 from phasewise.core.timeline import Outcome, Timeline
 from phasewise.core.timeline_record import decode
@@ -53,16 +52,14 @@ CONVERSATIONS = ("--turns", "5", "--think", "0.5", "--concurrency", "4", "--pres
 def main() -> None:
     """Measure and print."""
     options = _options()
-    os.environ.setdefault("PHASEWISE_HOME", str(options.home))
+    use_home(options.home)
     policies = dict(zip(ARMS, (options.against, "prefix_affinity"), strict=True))
     preset = "fast" if options.quick else "cpu-demo" if options.fakes else None
     with _engines(preset) as (model, urls), _gateways(policies, urls, model) as gateways:
         comparison = _compare(gateways, options)
         timelines = {arm: _timelines(url) for arm, url in gateways.items()}
     result = _result(policies, comparison, timelines)
-    if not options.json:
-        print(json.dumps(result, indent=2))
-    print(json.dumps(result))
+    print_record(result, options)
     if wrong := what_is_wrong(result):
         sys.exit(f"not as promised: {', '.join(wrong)}")
 
@@ -77,18 +74,13 @@ def what_is_wrong(result: Mapping[str, Any]) -> list[str]:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    home = Path(__file__).resolve().parent.parent / ".phasewise"
-    parser.add_argument("--home", type=Path, default=home, help="where engine and model are installed")
+    parser = command_line(__doc__, quick="few short blocks on fakes")
+    parser.add_home()
     parser.add_argument("--against", default="round_robin", help="the policy of arm A")
     parser.add_argument("--pairs", type=int, default=8, help="pairs of blocks")
     parser.add_argument("--control-pairs", type=int, default=4, help="pairs of A against itself")
     parser.add_argument("--requests", type=int, default=20, help="requests in a block")
     parser.add_argument("--fakes", action="store_true", help="fake engines instead of real ones")
-    parser.add_argument("--quick", action="store_true", help="few short blocks on fakes")
-    parser.add_argument("--json", action="store_true", help="print only the closing JSON object")
     return parser.parse_args()
 
 

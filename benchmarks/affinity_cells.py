@@ -16,14 +16,14 @@ more, or the least hit share below 0.6.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from statistics import mean, median
 from typing import Any
+
+from script import command_line, print_record, say
 
 from phasewise.gateway.processes.replicas import AT_LEAST_EVERY_S, SENDER_BYTES, OtherReplicas
 from phasewise.scheduling import World
@@ -90,11 +90,7 @@ class Figures:
 
 def main() -> None:
     """Run all cells and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="one short cell of each kind")
-    parser.add_argument("--json", action="store_true", help="print only the closing JSON object")
+    parser = command_line(__doc__, quick="one short cell of each kind")
     options = parser.parse_args()
     if options.quick:
         cells = [Cell(kind, 2, 0.7, 40.0) for kind in KINDS]
@@ -109,9 +105,7 @@ def main() -> None:
         (cell, {policy: _run(cell, policy) for policy in (OURS, *OTHERS)}) for cell in map(_say, cells)
     ]
     record = _summary(results)
-    if not options.json:
-        print(json.dumps(record, indent=2))
-    print(json.dumps(record))
+    print_record(record, options)
     if wrong := what_is_wrong(record):
         sys.exit(f"not as promised: {', '.join(wrong)}")
 
@@ -126,7 +120,7 @@ def what_is_wrong(record: Mapping[str, Any]) -> list[str]:
 
 
 def _say(cell: Cell) -> Cell:
-    print(f"{cell.kind.name}, {cell.engines} engines, load {cell.load}", file=sys.stderr, flush=True)
+    say(f"{cell.kind.name}, {cell.engines} engines, load {cell.load}")
     return cell
 
 

@@ -26,8 +26,6 @@ of the gateway over the second half, and over the first; alive.
 
 from __future__ import annotations
 
-import argparse
-import json
 import subprocess
 import sys
 import tempfile
@@ -39,11 +37,11 @@ from random import Random
 from typing import Any
 
 import uvloop
-from ending import end_in_order_when_told
 from hostile import bodies, by_schema, health, raw
 from hostile.cases import ADMIN_KEY, CANARIES, KEYS, Case, RawCase, without_keys
 from hostile.judge import Tally
 from hostile.sending import send_all, send_raw
+from script import command_line, print_record, say
 from stress.processes import fake_engines, gateway, resident_mib, running
 
 RAW_SHARE = 0.15
@@ -73,21 +71,14 @@ SETTINGS: dict[str, Any] = {
 
 def main() -> None:
     """Send, judge, print the record."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, quick=f"send {QUICK_CASES} cases")
     parser.add_argument("--cases", type=int, default=20_000, help="how many to send")
     parser.add_argument("--seed", type=int, default=1, help="makes the same run again")
-    parser.add_argument("--quick", action="store_true", help=f"send {QUICK_CASES} cases")
-    parser.add_argument("--json", action="store_true", help="print only progress and the JSON line")
     options = parser.parse_args()
-    end_in_order_when_told()
     count = QUICK_CASES if options.quick else options.cases
     by_schema_count = BY_SCHEMA_QUICK if options.quick else BY_SCHEMA
     record = uvloop.run(run(count, by_schema_count, options.seed))
-    if not options.json:
-        print(json.dumps(record, indent=2))
-    print(json.dumps(record))
+    print_record(record, options)
 
 
 async def run(count: int, by_schema_count: int, seed: int) -> dict[str, Any]:
@@ -197,11 +188,6 @@ def echo_engine() -> Iterator[str]:
     ):
         assert process.stdout is not None
         yield process.stdout.readline().decode().strip()
-
-
-def say(text: str) -> None:
-    """Progress."""
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -12,14 +12,9 @@ the first token and the gap of nearly zero after it, is also shown undone (`itl_
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from math import log
 from pathlib import Path
@@ -34,6 +29,8 @@ from overhead.crosscheck_tools import (
     own_run,
     ratio,
 )
+from script import command_line, use_home
+from stress.processes import real_engine
 
 from phasewise.benchmark.session import RunSpec, measure
 
@@ -45,10 +42,8 @@ FLEET_NAME = "crosscheck"
 
 def main() -> None:
     """Run the rounds and print a line per run, then one JSON object."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line(__doc__, quick="one short round: proves that the script runs")
     parser.add_argument("--rounds", type=int, default=5, help="of two runs of either tool")
-    parser.add_argument("--quick", action="store_true", help="one short round: proves that the script runs")
-    parser.add_argument("--json", action="store_true", help="print only the closing JSON object")
     options = parser.parse_args()
     load = BenchLoad()
     rounds = options.rounds
@@ -56,7 +51,9 @@ def main() -> None:
         load, rounds = BenchLoad(128, 8, 2, 4), 1
     runs: dict[str, list[ToolRun]] = {"vllm": [], "phasewise": []}
     bench = VllmBench(HOME / "engine" / "bin" / "python", str(HOME / "models" / MODEL))
-    with running_engine() as url:
+    use_home(HOME)
+    with real_engine(FLEET_NAME) as state:
+        url = state["engines"][0]["url"]
         order = ["vllm", "phasewise", "phasewise", "vllm"] * rounds
         # The first run warms the engine's code paths and is thrown away.
         run_phasewise(url, load)
@@ -90,31 +87,6 @@ def summary(runs: dict[str, list[ToolRun]], load: BenchLoad, quick: bool) -> dic
 def run_phasewise(url: str, load: BenchLoad) -> ToolRun:
     """One run of ours, with words of its own."""
     return own_run(asyncio.run(measure(url, RunSpec(load.plan, int.from_bytes(os.urandom(4))))))
-
-
-@contextmanager
-def running_engine() -> Iterator[str]:
-    """One real engine with the demo model, started and stopped by phasewise; its own address."""
-    environment = {**os.environ, "PHASEWISE_HOME": str(HOME)}
-    phasewise = [sys.executable, "-m", "phasewise.cli"]
-    up = [
-        *phasewise,
-        "up",
-        "--detach",
-        "--no-engine-keys",
-        "--json",
-        "--name",
-        FLEET_NAME,
-        "--port",
-        "18180",
-        "--engine-port",
-        "18181",
-    ]
-    started = subprocess.run(up, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    try:
-        yield json.loads(started.stdout)["engines"][0]["url"]
-    finally:
-        subprocess.run([*phasewise, "down", FLEET_NAME], env=environment, check=False, stdout=sys.stderr)
 
 
 if __name__ == "__main__":

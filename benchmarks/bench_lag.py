@@ -12,7 +12,6 @@ core, and the host the machine, is printed beside it. The largest rate that hold
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import socket
@@ -27,6 +26,7 @@ from urllib.request import urlopen
 
 import numpy as np
 import uvloop
+from script import command_line
 
 from phasewise.benchmark.results import BenchReport, HostView, build_report
 from phasewise.benchmark.session import RunSpec, measure
@@ -59,12 +59,10 @@ uvloop.run(run_engines(1, FakeEngineConfig(port={port}, cost=cost, shape=shape),
 
 def main() -> None:
     """Run the rates and print a line per run, then one JSON object."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line(__doc__, quick="one short run: proves that the script runs")
     parser.add_argument("--rates", default="200,300,400,600", help="requests per second, comma-separated")
     parser.add_argument("--seconds", type=float, default=20.0, help="how long each run sends")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="one short run: proves that the script runs")
-    parser.add_argument("--json", action="store_true", help="print only the closing JSON object")
     options = parser.parse_args()
     rates = [50.0] if options.quick else [float(rate) for rate in options.rates.split(",")]
     seconds, repeats = (3.0, 1) if options.quick else (options.seconds, options.repeats)

@@ -26,11 +26,9 @@ of planted comparisons in which the changed phase's own metric was called worse.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import multiprocessing
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,6 +42,7 @@ from statistics import mean, median
 from typing import Any
 
 import uvloop
+from script import command_line, say
 
 from phasewise.benchmark import engine_watch
 from phasewise.benchmark.compare.arms import UrlArm
@@ -394,16 +393,10 @@ def _rounded(value: float) -> float:
 
 def main() -> None:
     """Make all comparisons, tell on stderr how it goes, and print one JSON object."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, quick="one of each, short: proves that the script runs")
     parser.add_argument("--aa", type=int, default=200, help="comparisons of equal arms")
     parser.add_argument("--planted", type=int, default=30, help="comparisons for each phase that is slowed")
     parser.add_argument("--parallel", type=int, default=PARALLEL, help="comparisons at once")
-    parser.add_argument(
-        "--quick", action="store_true", help="one of each, short: proves that the script runs"
-    )
-    parser.add_argument("--json", action="store_true", help="print only the closing JSON object on stdout")
     options = parser.parse_args()
     setup = QUICK if options.quick else FULL
     aa, planted = (1, 1) if options.quick else (options.aa, options.planted)
@@ -413,9 +406,7 @@ def main() -> None:
     started_s, cpu_before = time.monotonic(), read_cpu_times()
     with ProcessPoolExecutor(min(options.parallel, len(cases)), FORK) as pool:
         truths = find_truths(pool, setup)
-        _notify(
-            f"the truth is known after {time.monotonic() - started_s:.0f} s; {len(cases)} comparisons follow"
-        )
+        say(f"the truth is known after {time.monotonic() - started_s:.0f} s; {len(cases)} comparisons follow")
         made = list(_finished(pool, cases))
     cpu_after = read_cpu_times()
     result = tally(made, truths) | {
@@ -446,7 +437,7 @@ def _finished(pool: Executor, cases: Sequence[Case]) -> Iterator[Made]:
         counts["false"] += one.case.planted == SAME and one.is_false
         counts["void"] += one.void_pairs
         counts["given up"] += bool(one.given_up)
-        _notify(
+        say(
             f"{done}/{len(cases)} after {time.monotonic() - began_s:.0f} s: {one.case.planted}, "
             f"{one.given_up or f'{one.pairs} pairs'}; so far {counts['false']} false, "
             f"{counts['void']} void pairs, {counts['given up']} given up"
@@ -460,10 +451,6 @@ def _print_summary(result: Mapping[str, Any]) -> None:
         f"planted: {result['planted_runs']} comparisons, intervals hold the true change: {result['covered']}"
     )
     print(f"own metric called worse: {result['called']}")
-
-
-def _notify(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -36,14 +36,14 @@ from statistics import median
 from typing import Any
 
 import uvloop
+from script import command_line, print_record, say
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from answering.clients import ADMIN, ADMIN_KEY, PATIENCE, Asked, ask, ask_until_hit, body_of, new_question  # noqa: E402
 from answering.questions import PAIRS  # noqa: E402
-from ending import end_in_order_when_told  # noqa: E402
-from stress.processes import fake_engines, gateway  # noqa: E402
+from stress.processes import fake_engines, gateway, steady_steps  # noqa: E402
 
 from phasewise.clients.http_client import HttpClient  # noqa: E402
 from phasewise.core.errors import UpstreamError  # noqa: E402
@@ -51,10 +51,7 @@ from phasewise.core.statistics import quantile  # noqa: E402
 from phasewise.gateway.api.auth import key_sha256  # noqa: E402
 from tests.redis_search import RedisSearch, running_redis_search  # noqa: E402
 
-COST = {
-    "floor_s": 0.002, "knee_tokens": 10**9, "beyond_knee_s_per_token": 0.0,
-    "attention_s_per_token_pair": 0.0, "kv_read_s_per_token": 0.0, "per_request_s": 0.0,
-}  # fmt: skip
+COST = steady_steps(0.002)
 SHAPE = {
     "max_num_seqs": 1024, "max_num_batched_tokens": 10**6, "total_blocks": 20_000, "mean_output_tokens": 16,
 }  # fmt: skip
@@ -67,27 +64,20 @@ WITHIN_S = 60.0
 
 def main() -> None:
     """Break and fix, by turns, and print the record."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, quick="once and short: proves that the script runs")
     parser.add_argument("--times", type=int, default=3, help="how often each fault is made (default 3)")
     parser.add_argument("--rate", type=float, default=40.0, help="new questions a second (default 40)")
     parser.add_argument("--phase-s", type=float, default=4.0, help="seconds of each phase (default 4)")
-    parser.add_argument("--quick", action="store_true", help="once and short: proves that the script runs")
-    parser.add_argument("--json", action="store_true", help="print only progress and the JSON line")
     options = parser.parse_args()
     if options.quick:
         options.times, options.rate, options.phase_s = 1, 10.0, 1.0
-    end_in_order_when_told()
     with (
         tempfile.TemporaryDirectory(prefix="phasewise-faults-") as folder,
         running_redis_search(Path(folder)) as redis,
         fake_engines(1, COST, SHAPE) as engines,
     ):
         record = uvloop.run(measure(redis, engines, options))
-    if not options.json:
-        print(json.dumps(record, indent=2))
-    print(json.dumps(record))
+    print_record(record, options)
     if record["failed"]:
         raise SystemExit(f"error: {record['failed']} requests failed")
 
@@ -249,11 +239,6 @@ async def break_and_mend(scene: Scene, redis: RedisSearch, fault: str, phase_s: 
     scene.tally.resumed_s[fault].append(time.monotonic() - back_s)
     await scene.wait_until("use Redis again", degraded=False)
     say(f"{fault}: hits again after {scene.tally.resumed_s[fault][-1]:.2f} s")
-
-
-def say(line: str) -> None:
-    """Progress."""
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -44,6 +44,7 @@ from typing import Any
 
 import numpy as np
 import uvloop
+from script import command_line, print_record, say
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -63,9 +64,8 @@ from answering.clients import (  # noqa: E402
 )
 from answering.filling import fill, one_stored, teach  # noqa: E402
 from answering.questions import PAIRS  # noqa: E402
-from ending import end_in_order_when_told  # noqa: E402
 from overhead.figures import ratio  # noqa: E402
-from stress.processes import Gateway, fake_engines, gateway  # noqa: E402
+from stress.processes import Gateway, fake_engines, gateway, steady_steps, two_cores  # noqa: E402
 
 from phasewise.clients.embedding_folder import resolve_embedding_model  # noqa: E402
 from phasewise.clients.http_client import HttpClient  # noqa: E402
@@ -77,10 +77,7 @@ from phasewise.gateway.answer_cache.semantic import NEIGHBOURS  # noqa: E402
 from phasewise.gateway.api.auth import key_sha256  # noqa: E402
 from tests.redis_search import RedisSearch, running_redis_search  # noqa: E402
 
-COST = {
-    "floor_s": 0.0005, "knee_tokens": 10**9, "beyond_knee_s_per_token": 0.0,
-    "attention_s_per_token_pair": 0.0, "kv_read_s_per_token": 0.0, "per_request_s": 0.0,
-}  # fmt: skip
+COST = steady_steps(0.0005)
 SHAPE = {
     "max_num_seqs": 1024, "max_num_batched_tokens": 10**6, "total_blocks": 20_000, "mean_output_tokens": 16,
 }  # fmt: skip
@@ -93,20 +90,15 @@ SETTLE_S = 0.2
 
 def main() -> None:
     """Measure all three, and print the record."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, quick="few of all: proves that the script runs")
     parser.add_argument("--entries", type=int, default=100_000, help="answers in Redis (default 100,000)")
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--requests", type=int, default=400, help="of each kind in each round")
     parser.add_argument("--held-up", type=int, default=3, help="how often Redis is held up (default 3)")
-    parser.add_argument("--quick", action="store_true", help="few of all: proves that the script runs")
-    parser.add_argument("--json", action="store_true", help="print only progress and the JSON line")
     options = parser.parse_args()
     if options.quick:
         options.entries, options.rounds, options.requests, options.held_up = 1_000, 2, 40, 1
     options.deadline_s = QUICK_DEADLINE_S if options.quick else DEADLINE_S
-    end_in_order_when_told()
     resolve_embedding_model(EMBEDDING_MODEL, phasewise_home(os.environ))
     core, gateway_core = two_cores()
     os.sched_setaffinity(0, {core})
@@ -116,17 +108,9 @@ def main() -> None:
         fake_engines(1, COST, SHAPE, [core]) as engines,
     ):
         record = uvloop.run(measure(redis, engines, gateway_core, options))
-    if not options.json:
-        print(json.dumps(record, indent=2))
-    print(json.dumps(record))
+    print_record(record, options)
     if record["unexpected"]:
         raise SystemExit(f"error: {record['unexpected']} requests had something else of the cache than asked")
-
-
-def two_cores() -> tuple[int, int]:
-    """For all else and for the gateways; the same on a machine that has only one."""
-    cores = sorted(os.sched_getaffinity(0))
-    return cores[0], cores[min(1, len(cores) - 1)]
 
 
 async def measure(
@@ -380,11 +364,6 @@ def stopped(redis: RedisSearch) -> Iterator[None]:
         yield
     finally:
         redis.go_on()
-
-
-def say(line: str) -> None:
-    """Progress."""
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

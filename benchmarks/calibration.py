@@ -16,15 +16,10 @@ whether its residuals called the form right.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
-import os
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from math import ceil, inf
 from pathlib import Path
@@ -32,6 +27,8 @@ from random import Random
 from statistics import fmean, median
 
 import numpy as np
+from script import command_line, use_home
+from stress.processes import real_engine
 
 from phasewise.benchmark.calibrate.calibrate import CalibrateSpec, calibrate
 from phasewise.benchmark.calibrate.prober import Prober
@@ -108,39 +105,20 @@ class StepGroup:
 
 def main() -> None:
     """Play, fit, hold against what was left out, try other forms, and print one JSON object."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, quick="three short rounds: proves that it runs")
     parser.add_argument("--minutes", type=float, default=12.0, help="the most to spend on the real engine")
-    parser.add_argument("--quick", action="store_true", help="three short rounds: proves that it runs")
-    parser.add_argument("--json", action="store_true", help="print only the closing JSON object")
     options = parser.parse_args()
     say = (lambda words: None) if options.json else (lambda words: print(words, flush=True))
     budget_s = 20.0 if options.quick else 60 * options.minutes
     before = read_cpu_times()
-    with one_engine() as url:
-        visits = asyncio.run(play(url, budget_s, options.quick, say))
+    use_home()
+    with real_engine(FLEET) as state:
+        visits = asyncio.run(play(state["engines"][0]["url"], budget_s, options.quick, say))
     after = read_cpu_times()
     result = judged(visits)
     result["stolen_share"] = round(stolen_share(before, after), 4) if before and after else None
     result["forms"] = asyncio.run(other_forms(options.quick, say))
     print(json.dumps(result | {"quick": options.quick}))
-
-
-@contextmanager
-def one_engine() -> Iterator[str]:
-    """A real engine with the demo model and the recorder."""
-    phasewise = [sys.executable, "-m", "phasewise.cli"]
-    environment = os.environ | {
-        "PHASEWISE_HOME": os.environ.get("PHASEWISE_HOME") or str(ROOT / ".phasewise")
-    }
-    ports = ["--port", "8295", "--engine-port", "8205"]
-    up = [*phasewise, "up", "--detach", "--no-engine-keys", "--json", "--name", FLEET, *ports]
-    done = subprocess.run(up, stdout=subprocess.PIPE, env=environment, check=True)
-    try:
-        yield json.loads(done.stdout)["engines"][0]["url"]
-    finally:
-        subprocess.run([*phasewise, "down", FLEET], env=environment, check=True, capture_output=True)
 
 
 async def play(url: str, budget_s: float, quick: bool, say: Say) -> list[Visit]:

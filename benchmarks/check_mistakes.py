@@ -12,11 +12,9 @@ blamed) and each case. The exit code is 1 unless every mistake is named and the 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import json
-import os
 import re
 import socket
 import sys
@@ -26,6 +24,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from script import command_line, print_record, say, use_home
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -77,17 +77,11 @@ class Case:
 
 def main() -> None:
     """Plant, check, print the record."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="with fake engines, in seconds")
+    parser = command_line(__doc__, quick="with fake engines, in seconds")
     parser.add_argument("--only", nargs="*", default=None, help="these cases alone")
-    parser.add_argument("--json", action="store_true", help="print only progress and the JSON line")
-    parser.add_argument(
-        "--home", type=Path, default=ROOT / ".phasewise", help="where engine and model are installed"
-    )
+    parser.add_home()
     options = parser.parse_args()
-    os.environ.setdefault("PHASEWISE_HOME", str(options.home))
+    use_home(options.home)
     cases = list(fake_cases() if options.quick else real_cases(options.only))
     planted = [it for it in cases if it.expected is not None]
     record = {
@@ -97,9 +91,7 @@ def main() -> None:
         "good_ok": all(it.right for it in cases if it.expected is None),
         "cases": [it.as_json() for it in cases],
     }
-    if not options.json:
-        print(json.dumps(record, indent=2))
-    print(json.dumps(record))
+    print_record(record, options)
     sys.exit(0 if passed(record) else 1)
 
 
@@ -272,7 +264,7 @@ async def check(
         findings = judge(await gather_facts(asked))
         took_s = time.monotonic() - began_s
     found, words = tuple(it.mistake.value for it in findings), tuple(it.words for it in findings)
-    print(f"{name}: {', '.join(found) or 'nothing'} ({took_s:.1f} s)", file=sys.stderr, flush=True)
+    say(f"{name}: {', '.join(found) or 'nothing'} ({took_s:.1f} s)")
     return Case(name, expected, found, words, took_s)
 
 

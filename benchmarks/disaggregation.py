@@ -33,8 +33,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
@@ -51,6 +49,7 @@ from kv_transfers.proof import Proof, records_of, snapshot, way_of
 from kv_transfers.table import table
 from kv_transfers.texts import TEXTS, compared
 from kv_transfers.trace import traced
+from script import command_line, print_record, say, use_home
 
 ARMS = {
     Layout.MIXED: (Arm.MIXED, Arm.MIXED_AGAIN),
@@ -75,9 +74,7 @@ class Measured:
 def main() -> None:
     """Measure, print the record, draw."""
     options = parser().parse_args()
-    os.environ.setdefault("PHASEWISE_HOME", str(options.home))
-    # Told to end from outside, leave in order: no engine stays behind.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))
+    use_home(options.home)
     if options.redraw is not None:
         kept = json.loads(options.redraw.read_text())
         write_picture(kept["traces"], options.picture)
@@ -95,9 +92,7 @@ def main() -> None:
         options.record.write_text(json.dumps({"figures": record, "traces": measured.traces}, indent=1) + "\n")
     if options.picture is not None:
         write_picture(measured.traces, options.picture)
-    if not options.json:
-        print(json.dumps(record, indent=2))
-    print(json.dumps(record))
+    print_record(record, options)
     if wrong := what_is_wrong(record):
         sys.exit(f"not as promised: {', '.join(wrong)}")
 
@@ -116,19 +111,14 @@ def what_is_wrong(record: Mapping[str, Any]) -> list[str]:
 
 def parser() -> argparse.ArgumentParser:
     """What can be asked for."""
-    options = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    default_home = Path(__file__).resolve().parent.parent / ".phasewise"
-    options.add_argument("--home", type=Path, default=default_home, help="where engine and model are")
+    options = command_line(__doc__, quick="one short round on fake engines")
+    options.add_home()
     options.add_argument("--rounds", type=int, default=3, help="how often every arm is measured")
     options.add_argument("--streams", type=int, default=4, help="answers that decode in the meantime")
     options.add_argument("--lead-in", type=int, default=3, help="long prompts before the streams begin")
     options.add_argument("--prompts", type=int, default=3, help="long prompts in a block")
     options.add_argument("--prompt-tokens", type=int, default=6_000, help="how long they are")
     options.add_argument("--texts", type=int, default=TEXTS, help=f"answers compared, at most {TEXTS}")
-    options.add_argument("--quick", action="store_true", help="one short round on fake engines")
-    options.add_argument("--json", action="store_true", help="print only progress and the JSON line")
     options.add_argument("--record", type=Path, help="keep the figures and what a picture needs")
     options.add_argument("--picture", type=Path, help="draw the last round as an SVG")
     options.add_argument("--redraw", type=Path, help="measure nothing, draw this record into --picture")
@@ -150,7 +140,7 @@ def measure(load: Load, rounds: int, texts: int, *, quick: bool) -> Measured:
         for number, layout in turns(rounds):
             if engines is None or engines.layout is not layout:
                 stack.close()
-                print(f"starting two engines: {layout}", file=sys.stderr, flush=True)
+                say(f"starting two engines: {layout}")
                 engines = stack.enter_context(fake_engines(layout) if quick else real_engines(layout))
             # Every second round goes backwards, so that a steady drift falls on all alike.
             for arm in ARMS[layout] if number % 2 == 0 else reversed(ARMS[layout]):
@@ -180,7 +170,7 @@ def measure_arm(engines: Engines, arm: Arm, load: Load, number: int, measured: M
         key = f"{arm}:{way_of(record)}"
         measured.ways[key] = measured.ways.get(key, 0) + 1
     reported = f"worst gap {in_ms(worst_gap_s(block))} ms, long prompts' TTFT {long_ttft_s(block):.2f} s"
-    print(f"round {number + 1}, {arm}: {reported}", file=sys.stderr, flush=True)
+    say(f"round {number + 1}, {arm}: {reported}")
 
 
 def seed(number: int, arm: Arm) -> int:

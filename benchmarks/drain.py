@@ -13,21 +13,19 @@ Fake engines and the gateway are processes of their own. Each scene has a gatewa
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import signal
 import socket
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import urlsplit
 
 import uvloop
-from ending import end_in_order_when_told
-from stress.processes import MODEL, Gateway, fake_engines, gateway
+from script import command_line, print_record, say
+from stress.processes import MODEL, Gateway, fake_engines, gateway, steady_steps
 from stress.streams import Answer, ask, chat_body, prompts
 
 from phasewise.benchmark.generator import now_s
@@ -49,25 +47,18 @@ ALLOWED_S = 1.0
 
 def main() -> None:
     """Play the scenes and print the record."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, quick="forty streams: proves that the script runs")
     parser.add_argument("--streams", type=int, default=500, help="open at once")
-    parser.add_argument("--quick", action="store_true", help="forty streams: proves that the script runs")
-    parser.add_argument("--json", action="store_true", help="print only the closing JSON object")
     options = parser.parse_args()
-    end_in_order_when_told()
     streams = 40 if options.quick else options.streams
     allow_many_streams()
     record: dict[str, Any] = {"streams": streams}
     for name, scene in SCENES.items():
         record[name] = scene(streams)
-        print(f"{name}: {json.dumps(record[name])}", file=sys.stderr, flush=True)
+        say(f"{name}: {json.dumps(record[name])}")
     record["held"] = all(scene["held"] for scene in record.values() if isinstance(scene, dict))
     record["quick"] = options.quick
-    if not options.json:
-        print(json.dumps(record, indent=2))
-    print(json.dumps(record))
+    print_record(record, options)
 
 
 # --- stopping -----------------------------------------------------------------------------------------------
@@ -77,7 +68,7 @@ def drain(streams: int) -> dict[str, Any]:
     """SIGTERM, and everything that was begun is answered."""
     bodies = [chat_body(MODEL, prompt, 64) for prompt in prompts(DIFFERENT_PROMPTS, PROMPT_WORDS, seed=1)]
     with (
-        fake_engines(2, cost(step_s=0.1), SHAPE) as urls,
+        fake_engines(2, steady_steps(0.1), SHAPE) as urls,
         gateway(urls, streams, {"drain_s": DRAIN_S}) as running,
     ):
 
@@ -112,7 +103,7 @@ def leave_midway(streams: int) -> dict[str, Any]:
     """All clients leave while their answers are being written."""
     bodies = [chat_body(MODEL, prompt, 600) for prompt in prompts(DIFFERENT_PROMPTS, PROMPT_WORDS, seed=4)]
     with (
-        fake_engines(1, cost(MIDWAY_STEP_S), SHAPE) as (url,),
+        fake_engines(1, steady_steps(MIDWAY_STEP_S), SHAPE) as (url,),
         gateway([url], streams, {}) as running,
     ):
         return uvloop.run(left(running.url, url, [bodies[index % len(bodies)] for index in range(streams)]))
@@ -121,9 +112,10 @@ def leave_midway(streams: int) -> dict[str, Any]:
 def leave_early(streams: int) -> dict[str, Any]:
     """All clients leave before the first token: half of them wait in the engine, half in the queue."""
     bodies = [chat_body(MODEL, prompt, 600) for prompt in prompts(streams, CHUNK_TOKENS, seed=5)]
+    # A prompt takes a step of its own, so that all but the first few still wait for theirs.
+    one_prompt_a_step = {**SHAPE, "max_num_batched_tokens": CHUNK_TOKENS}
     with (
-        # A prompt takes a step of its own, so that all but the first few still wait for theirs.
-        fake_engines(1, cost(EARLY_STEP_S), {**SHAPE, "max_num_batched_tokens": CHUNK_TOKENS}) as (url,),
+        fake_engines(1, steady_steps(EARLY_STEP_S), one_prompt_a_step) as (url,),
         gateway([url], streams // 2, {"queue": {"max_waiting": streams}}) as running,
     ):
         return uvloop.run(left(running.url, url, bodies, early=True))
@@ -182,18 +174,6 @@ SHAPE = {
     "block_size": 16,
     "total_blocks": 65536,
 }
-
-
-def cost(step_s: float) -> dict[str, float]:
-    """An engine whose every step takes the same time, whatever is in it."""
-    return {
-        "floor_s": step_s,
-        "knee_tokens": 10**9,
-        "beyond_knee_s_per_token": 0.0,
-        "attention_s_per_token_pair": 0.0,
-        "kv_read_s_per_token": 0.0,
-        "per_request_s": 0.0,
-    }
 
 
 async def texts(url: str, bodies: list[bytes]) -> dict[bytes, str]:

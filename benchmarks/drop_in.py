@@ -21,7 +21,6 @@ is a fake one. Four questions:
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
@@ -39,13 +38,13 @@ import openai
 import orjson
 from drop_in_fields import compare_fields
 from drop_in_paths import compare_paths
-from ending import end_in_order_when_told
-from engine_placement import phasewise as run_phasewise
 from openai.types import completion_create_params, embedding_create_params
 from openai.types.chat import completion_create_params as chat_create_params
 from openai.types.responses import response_create_params
+from script import command_line, print_record, say, use_home
 from sdk_calls import CALLS, CHAT_TOOL, NEEDS_EMBEDDINGS, RESPONSES_TOOL, TURN, Call, Clients
 from stress.processes import MODEL, fake_engines, free_ports, gateway
+from stress.processes import phasewise as run_phasewise
 
 import phasewise
 from phasewise.clients.http_client import HttpClient, Timeouts
@@ -147,18 +146,10 @@ BESIDE: dict[str, dict[str, Any]] = {"stream_options": {"stream": True}, "top_lo
 
 def main() -> None:
     """Ask and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    default_home = Path(__file__).resolve().parent.parent / ".phasewise"
-    parser.add_argument(
-        "--home", type=Path, default=default_home, help="where engine and model are installed"
-    )
-    parser.add_argument("--quick", action="store_true", help="a fake engine: proves that the script runs")
-    parser.add_argument("--json", action="store_true", help="print only the closing JSON object")
+    parser = command_line(__doc__, quick="a fake engine: proves that the script runs")
+    parser.add_home()
     options = parser.parse_args()
-    end_in_order_when_told()
-    os.environ.setdefault("PHASEWISE_HOME", str(options.home))
+    use_home(options.home)
     embedding = () if options.quick else NEEDS_EMBEDDINGS
     with quick_fleet() if options.quick else real_fleet(TOOL_FLAGS) as (url, model):
         found = asyncio.run(send_fields(url, model))
@@ -181,9 +172,7 @@ def main() -> None:
         "interpreter": platform.python_version(),
         "build": phasewise.__version__,
     }
-    if not options.json:
-        print(json.dumps(record, indent=2))
-    print(json.dumps(record))
+    print_record(record, options)
 
 
 @contextmanager
@@ -329,11 +318,6 @@ def is_gateways_rejection(status: int, body: bytes) -> bool:
         return False
     said = orjson.loads(body)
     return isinstance(said, dict) and said.get("error", {}).get("code") == "bad_request"
-
-
-def say(words: str) -> None:
-    """Progress, beside the result."""
-    print(words, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

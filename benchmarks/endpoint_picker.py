@@ -15,19 +15,17 @@ cpu_us_per_request, bare_us_per_request, same_decisions (a share) of compared_de
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
-import platform
 import sys
 from pathlib import Path
 
 import uvloop
-from ending import end_in_order_when_told
 from picking.cases import ask, chat, conformance, scene
 from picking.decisions import same_decisions
 from picking.engine import stand_ins
 from picking.envoy_process import PickerPorts, envoy, envoy_version, until_open
+from script import command_line, interpreter
 from stress.processes import cpu_s, free_port, running
 
 BARE = Path(__file__).parent / "picking" / "bare.py"
@@ -37,15 +35,12 @@ PROMPT = "river fish " * 160
 
 def main() -> None:
     """Run all parts and print the record."""
-    end_in_order_when_told()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--requests", type=int, default=3_000)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.quick:
         options.requests = 300
-    record = {**uvloop.run(measure(options.requests)), "envoy": envoy_version(), "python": python_build()}
+    record = {**uvloop.run(measure(options.requests)), "envoy": envoy_version(), "python": interpreter()}
     if options.json:
         print(json.dumps(record))
         return
@@ -72,12 +67,6 @@ async def measure(requests: int) -> dict[str, object]:
         "same_decisions": equal / compared,
         "compared_decisions": compared,
     }
-
-
-def python_build() -> str:
-    """The interpreter that phasewise runs in."""
-    build = (platform.python_implementation(), platform.python_version(), *platform.python_build())
-    return " ".join(build)
 
 
 async def cpu_us(requests: int) -> float:

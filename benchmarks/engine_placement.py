@@ -9,20 +9,21 @@ the client's TTFT, the part of it the engine does not account for (queue and pre
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import json
 import multiprocessing
 import os
 import random
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from script import command_line
+from stress.processes import real_engine
 
 WORDS = (
     "river",
@@ -46,24 +47,6 @@ ARRANGEMENTS = {
     "both on either core": ((0, 1), (0, 1)),
     "front end on the spare core": ((1,), (0,)),
 }
-
-
-def phasewise(*arguments: str) -> dict[str, Any]:
-    """Run a phasewise command and read what it prints."""
-    command = [sys.executable, "-m", "phasewise.cli", *arguments, "--json"]
-    answer: dict[str, Any] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
-    return answer
-
-
-@contextmanager
-def one_engine() -> Iterator[dict[str, Any]]:
-    """A fleet of one engine, as its state."""
-    try:
-        yield phasewise(
-            "up", "--detach", "--no-engine-keys", "--name", FLEET, "--port", "8580", "--engine-port", "8590"
-        )
-    finally:
-        phasewise("down", FLEET)
 
 
 def processes_of(leader: int) -> tuple[list[int], list[int]]:
@@ -173,17 +156,15 @@ def summary(seen: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, floa
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__, quick="one short round, to see that it runs")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--streams", type=int, default=4)
-    parser.add_argument("--quick", action="store_true", help="one short round, to see that it runs")
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     rounds, prompts = (1, 2) if options.quick else (options.rounds, options.prompts)
     if len(os.sched_getaffinity(0)) < 2:
         sys.exit("needs two cores")
-    with one_engine() as state:
+    with real_engine(FLEET) as state:
         port = int(state["engines"][0]["url"].rpartition(":")[2])
         with background(options.streams, port, state["model"]):
             time.sleep(2.0)

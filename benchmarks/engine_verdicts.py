@@ -15,12 +15,9 @@ other verdict than `healthy` on a healthy scene.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
-import platform
-import socket
 import subprocess
 import sys
 import tempfile
@@ -32,6 +29,8 @@ from typing import Any
 from known_scenes import words_of
 from planted.fleet import PHASEWISE, CommandFailed, wait_for
 from planted.processes import cpu_hogs, running
+from script import command_line, interpreter, say, use_home
+from stress.processes import free_port
 
 import phasewise
 from phasewise.core.slo import parse_slo
@@ -56,16 +55,12 @@ Scene = Mapping[str, Any]
 
 def main() -> None:
     """Play scenes, or judge what is kept."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, quick="play one scene, for a short time")
     parser.add_argument("--play", type=Path, metavar="DIR", help="play scenes and keep their evidence here")
     parser.add_argument("--rejudge", type=Path, metavar="DIR", default=KEPT, help="judge what is kept here")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these scenes alone")
-    parser.add_argument("--quick", action="store_true", help="play one scene, for a short time")
-    parser.add_argument("--json", action="store_true", help="print nothing but the last line")
     options = parser.parse_args()
-    os.environ.setdefault("PHASEWISE_HOME", str(HERE.parent / ".phasewise"))
+    use_home()
     known = json.loads((DOCS_ONLY / "scenes.json").read_text(encoding="utf-8"))["scenes"]
     scenes = [it for it in known if not options.only or it["name"] in options.only]
     with tempfile.TemporaryDirectory() as scratch:
@@ -75,7 +70,7 @@ def main() -> None:
             scenes = scenes[:1] if options.quick else scenes
             for scene in scenes:
                 if not options.json:
-                    print(f"{scene['name']}: up to {SETTLE_S + LONGEST_S:g} s", file=sys.stderr, flush=True)
+                    say(f"{scene['name']}: up to {SETTLE_S + LONGEST_S:g} s")
                 play(scene, folder / file_of(scene), quick=options.quick)
         kept = [scene for scene in scenes if (folder / file_of(scene)).exists()]
         rows = [judge(scene, folder / file_of(scene)) for scene in kept]
@@ -138,13 +133,6 @@ def gateway(engine: str) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
 
 
-def free_port() -> int:
-    """A port that nobody uses."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
 # --- Judging.
 
 
@@ -177,7 +165,6 @@ def first_fix(verdict: Verdict) -> str | None:
 def record(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The figures of all rows."""
     healthy = [row for row in rows if HEALTHY in row["accepts"]]
-    build = (platform.python_implementation(), platform.python_version(), *platform.python_build())
     stolen = [row["stolen_share"] for row in rows if row["stolen_share"] is not None]
     return {
         "llama_cpp": {
@@ -187,7 +174,7 @@ def record(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
             "false_alarms": sum(not row["right"] for row in healthy),
         },
         "stolen_share": round(sum(stolen) / len(stolen), 3) if stolen else None,
-        "python": " ".join(build),
+        "python": interpreter(),
         "phasewise": phasewise.__version__,
         "rows": list(rows),
     }

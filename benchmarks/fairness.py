@@ -14,18 +14,15 @@ shut_out (requests of the small tenant that were rejected), and what both offere
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
-import platform
-import sys
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from random import Random
 from statistics import mean
 
 import uvloop
-from ending import end_in_order_when_told
+from script import command_line, interpreter, say
 from stress.arrivals import PATIENCE, Demand
 from stress.processes import MODEL, fake_engines, gateway
 from stress.streams import HEADERS, Answer, ask
@@ -77,15 +74,10 @@ class Seen:
 
 def main() -> None:
     """Run all arms and print the record."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="how long each arm lasts")
     parser.add_argument("--processes", type=int, default=1, help="of the gateway")
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--json", action="store_true", help="print nothing but the last line")
     options = parser.parse_args()
-    end_in_order_when_told()
     seconds = 8.0 if options.quick else options.seconds
     with (
         fake_engines(ENGINES, COST, SHAPE) as urls,
@@ -95,7 +87,7 @@ def main() -> None:
         for seed, (arm, times) in enumerate(ARMS.items()):
             seen[arm] = uvloop.run(play(served.url, times, seconds, seed))
             if not options.json:
-                print(f"{arm}: p99 of the wait {seen[arm].p99_s:.3f} s", file=sys.stderr, flush=True)
+                say(f"{arm}: p99 of the wait {seen[arm].p99_s:.3f} s")
     print(json.dumps(record(seen)))
 
 
@@ -166,7 +158,6 @@ def record(seen: dict[str, Seen]) -> dict[str, object]:
     """The figures of all arms."""
     alone, beside = seen["alone"], seen["beside"]
     bound_s = max(2 * alone.p99_s, beside.service_s)
-    build = (platform.python_implementation(), platform.python_version(), *platform.python_build())
     return {
         "wait_ratio": round(beside.p99_s / bound_s, 3),
         "shut_out": sum(it.shut_out for it in seen.values()),
@@ -175,7 +166,7 @@ def record(seen: dict[str, Seen]) -> dict[str, object]:
         "service_s": round(beside.service_s, 3),
         "small_offered": {arm: len(it.answers) for arm, it in seen.items()},
         "large_offered": beside.offered_by_large,
-        "python": " ".join(build),
+        "python": interpreter(),
     }
 
 

@@ -19,24 +19,19 @@ engine's two best choices are nearly alike (`near_ties`).
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-import os
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
-from ending import end_in_order_when_told
 from resuming.asking import CHAT, COMPLETIONS, PATIENT
 from resuming.mortal_engines import MortalEngine, mortal_engines, start_anew
 from resuming.reading import WHOLE, Read, read_stream
 from resuming.real_kills import kill_real_engines
 from resuming.scenarios import POISON, SCENARIOS
 from resuming.timelines import ADMIN_KEY_SHA256, attempts_of, wait_for_workers
+from script import command_line, print_record, say, use_home
 from stress.processes import gateway
 
 from phasewise.clients.http_client import HttpClient
@@ -66,29 +61,21 @@ class Result:
 
 def main() -> None:
     """Break things, count, print the record."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, quick="40 streams each")
     parser.add_argument("--streams", type=int, default=500, help="streams of each scenario")
     parser.add_argument("--at-once", type=int, default=60, help="of them at the same time")
     parser.add_argument("--scenarios", default=",".join(SCENARIOS), help="some of them, comma-separated")
-    parser.add_argument("--quick", action="store_true", help="40 streams each")
     parser.add_argument("--real", action="store_true", help="two real engines instead")
     parser.add_argument("--kills", type=int, default=20, help="of real engines")
-    parser.add_argument("--json", action="store_true", help="print only progress and the JSON line")
-    default_home = Path(__file__).resolve().parent.parent / ".phasewise"
-    parser.add_argument("--home", type=Path, default=default_home, help="where engine and model are")
+    parser.add_home()
     options = parser.parse_args()
-    end_in_order_when_told()
     if options.real:
-        os.environ.setdefault("PHASEWISE_HOME", str(options.home))
+        use_home(options.home)
         record = asyncio.run(kill_real_engines(2 if options.quick else options.kills))
     else:
         streams, at_once = (40, 20) if options.quick else (options.streams, options.at_once)
         record = run_scenarios(options.scenarios.split(","), streams, at_once)
-    if not options.json:
-        print(json.dumps(record, indent=2))
-    print(json.dumps(record))
+    print_record(record, options)
 
 
 def run_scenarios(names: Sequence[str], streams: int, at_once: int) -> dict[str, Any]:
@@ -100,7 +87,7 @@ def run_scenarios(names: Sequence[str], streams: int, at_once: int) -> dict[str,
         with gateway([engine.url for engine in engines], SLOTS, settings) as running:
             for name in names:
                 results[name] = asyncio.run(run_scenario(name, running.url, engines, expected, at_once))
-                print(f"{name}: {results[name]}", file=sys.stderr, flush=True)
+                say(f"{name}: {results[name]}")
                 start_anew(engines)
                 asyncio.run(wait_for_workers(running.url, ENGINES))
     parts = results.values()

@@ -13,11 +13,9 @@ The last line is one JSON object: runs, verdict_flips, contradictions, and a row
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -31,6 +29,7 @@ from known_scenes import CLIENT, SCENES, SLO, Scene, words_of
 from planted.contradictions import contradictions
 from planted.fleet import PHASEWISE, CommandFailed, Fleet, running_fleet
 from planted.processes import cpu_hogs, running
+from script import command_line, interpreter, use_home
 
 from phasewise.diagnosis.diagnose import Known, diagnose
 from phasewise.diagnosis.evidence import evidence_of
@@ -47,18 +46,14 @@ VERDICTS = frozenset({0, 3, 4, 5})
 
 def main() -> None:
     """Play, judge and print the record."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=(*LIVE, PROBE))
     parser.add_argument("--client", type=Path, metavar="FILE", default=CLIENT, help="the traffic client")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the windows' evidence here")
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--json", action="store_true", help="print nothing but the last line")
     options = parser.parse_args()
     wanted = options.only or ((LIVE[0],) if options.quick else (*LIVE, PROBE))
     times = QUICK_TIMES if options.quick else TIMES
-    os.environ.setdefault("PHASEWISE_HOME", str(HERE.parent / ".phasewise"))
+    use_home()
     rows: list[dict[str, Any]] = []
     with (
         tempfile.TemporaryDirectory() as folder_of_run,
@@ -132,12 +127,11 @@ def record(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The figures of all rows."""
     said = [(row["scene"], row["said"]) for row in rows]
     flips = sum(here[0] == there[0] and here != there for here, there in pairwise(said))
-    build = (platform.python_implementation(), platform.python_version(), *platform.python_build())
     return {
         "runs": len(rows),
         "verdict_flips": flips,
         "contradictions": sum(len(row["contradictions"]) for row in rows),
-        "python": " ".join(build),
+        "python": interpreter(),
         "rows": list(rows),
     }
 

@@ -35,7 +35,6 @@ import asyncio
 import json
 import multiprocessing
 import os
-import platform
 import queue
 import sys
 import tempfile
@@ -53,12 +52,12 @@ from typing import Any
 
 import psutil
 import uvloop
-from ending import end_in_order_when_told
 from hostile import bodies, docs_only, raw
 from hostile.cases import ADMIN_KEY, KEYS, MODEL, Case, RawCase, key_header, without_keys
 from hostile.judge import Tally
 from hostile.sending import PATIENCE, send_all, send_one, send_one_raw
-from stress.processes import DidNotStart, fake_engines, free_port, running, wait_until_ready
+from script import command_line, interpreter, say
+from stress.processes import DidNotStart, fake_engines, free_port, running, steady_steps, wait_until_ready
 from stress.streams import HEADERS, ask, chat_body
 
 from phasewise.clients.host import allow_many_streams
@@ -67,8 +66,7 @@ from phasewise.core.request import Endpoint
 from phasewise.core.statistics import quantile
 from phasewise.gateway.api.auth import key_sha256
 
-COST = {"floor_s": 0.2, "knee_tokens": 100_000, "beyond_knee_s_per_token": 0.0, "per_request_s": 0.0}
-COST |= {"attention_s_per_token_pair": 0.0, "kv_read_s_per_token": 0.0}
+COST = steady_steps(0.2)
 SHAPE = {"max_num_seqs": 2048, "max_num_batched_tokens": 200_000, "block_size": 16, "total_blocks": 400_000}
 HEALTHY_KEY, HEALTHY_MODEL = "key-healthy", "healthy-model"
 FLOODED_COST = {**COST, "floor_s": 0.01}
@@ -114,8 +112,6 @@ def _of_slow(rng: Random) -> RawCase:
     return rng.choice(raw.large_and_slow())
 
 
-SMALL_DOCS_ONLY = tuple(kind for kind in docs_only.KINDS if kind.__name__ not in docs_only.LARGE)
-LARGE_DOCS_ONLY = tuple(kind for kind in docs_only.KINDS if kind.__name__ in docs_only.LARGE)
 LONG_PROMPT = "many words " * (LARGE_BYTES // 11)
 
 
@@ -135,12 +131,12 @@ def _short_and_valid(rng: Random) -> Case:
 def drawn(rng: Random) -> Case | RawCase:
     """One request of the flood."""
     if rng.random() < LARGE_SHARE:
-        return rng.choice((_large_and_valid, *LARGE_DOCS_ONLY))(rng)
+        return rng.choice((_large_and_valid, *docs_only.LARGE))(rng)
     if rng.random() >= HOSTILE_SHARE:
         return _short_and_valid(rng)
     way = rng.random()
     if way < 0.45:
-        return rng.choice(SMALL_DOCS_ONLY)(rng)
+        return rng.choice(docs_only.SMALL)(rng)
     return (_of_wrong if way < 0.8 else _of_raw if way < 0.99 else _of_slow)(rng)
 
 
@@ -197,7 +193,7 @@ async def flood(url: str, count: int, rate_per_s: float, seed: int, *, quiet: bo
             under_way.add(task)
             task.add_done_callback(under_way.discard)
             if not quiet and number % 20_000 == 0:
-                print(f"{number} of {count} sent", file=sys.stderr, flush=True)
+                say(f"{number} of {count} sent")
         await asyncio.gather(*under_way)
     finally:
         client.close()
@@ -323,16 +319,11 @@ def quantile_ms(counts: Mapping[str, int], unit_s: float, share: float) -> float
 
 def main() -> None:
     """Run all arms and print the record."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--requests", type=int, default=1_000_000)
     parser.add_argument("--rate", type=float, default=600.0, help="requests of the flood per second")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--json", action="store_true", help="print nothing but the last line")
     options = parser.parse_args()
-    end_in_order_when_told()
     allow_many_streams()
     count = QUICK_REQUESTS if options.quick else options.requests
     streams, alone_s = (QUICK_STREAMS, QUICK_ALONE_S) if options.quick else (STREAMS, ALONE_S)
@@ -430,10 +421,9 @@ def record(
     alone_s = (p99_s["alone"] + p99_s["alone_again"]) / 2
     beside, sent = arms["beside"], sum(tally.sent.values())
     kinds = set(tally.sent) - {"valid", "large_prompt"}
-    by_docs_only = kinds & {kind.__name__ for kind in docs_only.KINDS}
+    by_docs_only = kinds & {kind.__name__ for kind in (*docs_only.SMALL, *docs_only.LARGE)}
     unit_s = counted["unit_s"]
     long_ones = {at: count for at, count in counted["callback"].items() if int(at) > 0}
-    build = (platform.python_implementation(), platform.python_version(), *platform.python_build())
     return {
         "requests": sent,
         "hostile_share": round(1 - (tally.sent["valid"] + tally.sent["large_prompt"]) / sent, 3),
@@ -457,7 +447,7 @@ def record(
         "valid_served_share": round(tally.valid_answered_200 / max(1, tally.valid), 5),
         "per_s": round(sent / took_s, 1),
         "not_as_expected": dict(Counter(tally.not_as_expected).most_common(20)),
-        "python": " ".join(build),
+        "python": interpreter(),
     }
 
 

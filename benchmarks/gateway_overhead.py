@@ -2,7 +2,7 @@
 
     python benchmarks/gateway_overhead.py [--peers vllm-router,sglang-router,nginx,litellm] [--venvs DIR]
         [--before CHECKOUT] [--bench-folder DIR] [--rounds 10] [--seconds 3] [--only LOAD,...] [--quick]
-        [--json] [--profile]
+        [--json]
 
 All gateways are real processes on one core; the upstream (fakeup) and the load generator (sseload), both in C
 and from the gateway bench's folder, share another. Ours has timelines, metrics, API keys and health checks
@@ -28,58 +28,51 @@ the repeats) are ours. `arms` has everybody's, and processor time in microsecond
 failed requests are counted as `errors` and not used; if ours has any, the exit code is 1.
 
 A peer that is not installed is named in `missing_peers` with how to install it. Without the bench's folder,
-gcc or taskset nothing can be measured: the object then says why under `skipped`. --profile measures nothing
-and prints the functions in which our gateway spends its time under each load. With one peer a full run takes
-about twenty minutes, and asks for a machine that does nothing else.
+gcc or taskset nothing can be measured: the object then says why under `skipped`. With one peer a full run
+takes about twenty minutes, and asks for a machine that does nothing else.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import platform
-import pstats
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ending import end_in_order_when_told
 from overhead.arms import Arm, DidNotStart, our_command, running, what_is_on
 from overhead.limits import memory_per_stream, most_chunks
 from overhead.loads import Bench, Row
 from overhead.plan import TTFT, Plan, full_plan, quick_plan
 from overhead.summary import AGAIN, DIRECT, OURS, Measured, rounded, summary
 from overhead.tools import INSTALL, REPOSITORY, CannotMeasure, Command, PeerMissing, Tools, find_bench
+from script import command_line, print_record, say
+from stress.processes import two_cores
 
 from phasewise.clients.host import allow_many_streams, read_cpu_times, stolen_share
 
-PROFILE_LINES = 40
 BEFORE = "before"
 
 
 def main() -> None:
     """Measure, and print one JSON object whatever there was to measure with."""
     options = parse_options()
-    end_in_order_when_told()
     allow_many_streams()
     result: dict[str, Any] = {"commit": commit(), "quick": options.quick}
     with tempfile.TemporaryDirectory(prefix="phasewise-overhead-") as folder:
         try:
             tools = Tools(find_bench(options.bench_folder), Path(folder), options.venvs.resolve())
-            result = (profile if options.profile else measure)(tools, options) | result
+            result = measure(tools, options) | result
         except CannotMeasure as reason:
             result = {"skipped": str(reason), **result}
         except DidNotStart as error:
             raise SystemExit(f"error: {error}") from error
-    if not options.json:
-        print(json.dumps(result, indent=2))
-    print(json.dumps(result))
+    print_record(result, options)
     if failed := result.get("arms", {}).get(OURS, {}).get("errors"):
         raise SystemExit(
             f"error: {failed} requests failed through our gateway; its rows say under which load"
@@ -88,9 +81,7 @@ def main() -> None:
 
 def parse_options() -> argparse.Namespace:
     """The command line, with the plan it asks for."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, quick="seconds, not minutes: proves that it runs")
     parser.add_argument("--peers", help=f"comma-separated, of: {', '.join(INSTALL)}; default: vllm-router")
     venvs = Path(os.environ.get("VENVS", "venvs"))
     parser.add_argument("--venvs", type=Path, default=venvs, help="where the peers' environments are")
@@ -100,9 +91,6 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=3.0, help="of one run of a request load")
     parser.add_argument("--only", help="run these loads alone, comma-separated")
     parser.add_argument("--streams", type=int, default=5000, help="open at once in the memory load")
-    parser.add_argument("--quick", action="store_true", help="seconds, not minutes: proves that it runs")
-    parser.add_argument("--json", action="store_true", help="print only the closing JSON object")
-    parser.add_argument("--profile", action="store_true", help="print where our gateway spends its time")
     options = parser.parse_args()
     if options.peers is None:
         options.peers = "vllm-router,nginx" if options.quick else "vllm-router"
@@ -152,12 +140,6 @@ def measure(tools: Tools, options: argparse.Namespace) -> dict[str, Any]:
         "rounds": plan.rounds,
         "host": host(stolen),
     }
-
-
-def two_cores() -> tuple[int, int]:
-    """For the load and for the gateways; the same on a machine that has only one."""
-    cores = sorted(os.sched_getaffinity(0))
-    return cores[0], cores[min(1, len(cores) - 1)]
 
 
 def found_peers(
@@ -212,20 +194,6 @@ def run_rounds(bench: Bench, arms: Sequence[Arm], upstream: Arm, plan: Plan) -> 
     return rows
 
 
-def profile(tools: Tools, options: argparse.Namespace) -> dict[str, Any]:
-    """Print, per load, the functions in which our gateway spends its time, those written in C too."""
-    load_core, gateway_core = two_cores()
-    kept = tools.folder / "profile"
-    with running(DIRECT, tools.upstream, load_core, tools.folder):
-        bench = Bench(tools, load_core)
-        for load in options.plan.loads:
-            command = our_command(tools.folder, tools.upstream_port, OURS, profile=kept)
-            with running(OURS, command, gateway_core, tools.folder) as arm:
-                say(str(bench.run(arm, load)))
-            pstats.Stats(str(kept), stream=sys.stderr).sort_stats("tottime").print_stats(PROFILE_LINES)
-    return {"profiled": [load.name for load in options.plan.loads]}
-
-
 def commit() -> str:
     """What the tree was when the run was made, with a mark when the sources had changed since."""
     described = subprocess.run(
@@ -250,11 +218,6 @@ def host(stolen: float | None) -> dict[str, Any]:
         "load_average": [round(each, 2) for each in os.getloadavg()],
         "stolen_share": rounded(stolen, 4),
     }
-
-
-def say(line: str) -> None:
-    """Progress."""
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

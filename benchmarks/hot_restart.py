@@ -21,7 +21,6 @@ import asyncio
 import contextlib
 import json
 import os
-import platform
 import random
 import sys
 import tempfile
@@ -34,8 +33,8 @@ from typing import Any
 
 import orjson
 import psutil
-from ending import end_in_order_when_told
-from stress.processes import fake_engines
+from script import command_line, interpreter, print_record, say
+from stress.processes import fake_engines, steady_steps
 
 from phasewise.clients.http_client import HttpClient, Timeouts
 from phasewise.core.errors import FailureKind, UpstreamError
@@ -45,37 +44,27 @@ PHASEWISE = (sys.executable, "-m", "phasewise.cli")
 STREAM_TOKENS, SETTLE_S = 100, 10.0
 QUICK_TOKENS, QUICK_SETTLE_S = 20, 3.0
 # Steps of a tenth of a second: 500 streams are 5,000 chunks a second, which these cores can carry.
-COST = {
-    "floor_s": 0.1, "knee_tokens": 10**9, "beyond_knee_s_per_token": 0.0, "attention_s_per_token_pair": 0.0,
-    "kv_read_s_per_token": 0.0, "per_request_s": 0.0,
-}  # fmt: skip
+COST = steady_steps(0.1)
 SHAPE = {"max_num_seqs": 1024, "max_num_batched_tokens": 10**6, "total_blocks": 100_000}
 ENDED_WITHIN_S = 180.0
 
 
 def main() -> None:
     """Load, replace, count, print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, quick="two restarts under a light load")
     parser.add_argument("--restarts", type=int, help="default: 20")
     parser.add_argument("--streams", type=int, help="default: 500")
     parser.add_argument("--rate", type=float, help="new connections per second; default: 200")
     parser.add_argument("--processes", type=int, default=2, help="of each gateway; default: 2")
-    parser.add_argument("--quick", action="store_true", help="two restarts under a light load")
-    parser.add_argument("--json", action="store_true", help="print only progress and the JSON line")
     options = parser.parse_args()
     quick = options.quick
     options.restarts = options.restarts or (2 if quick else 20)
     options.streams = options.streams or (20 if quick else 500)
     options.rate = options.rate or (20.0 if quick else 200.0)
     options.tokens, options.settle_s = (QUICK_TOKENS, QUICK_SETTLE_S) if quick else (STREAM_TOKENS, SETTLE_S)
-    end_in_order_when_told()
     with tempfile.TemporaryDirectory(prefix="hot-restart-") as folder:
         record = asyncio.run(measured(Path(folder), options))
-    if not options.json:
-        print(json.dumps(record, indent=2))
-    print(json.dumps(record))
+    print_record(record, options)
 
 
 @dataclass(slots=True)
@@ -125,7 +114,7 @@ async def measured(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
                 await asyncio.to_thread(psutil.wait_procs, before_it, ENDED_WITHIN_S)
                 took_s.append(time.monotonic() - began_s)
                 words = f"{took_s[-1]:.1f} s, {seen.refused} refused, {seen.cut} cut, {dict(seen.others)}"
-                print(f"restart {number + 1}: {words}", file=sys.stderr, flush=True)
+                say(f"restart {number + 1}: {words}")
             await asyncio.sleep(options.settle_s)
             after = seen.take_hits()
         gateway.terminate()
@@ -143,9 +132,7 @@ async def measured(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         "requests_per_s": round(seen.requests / (time.monotonic() - loaded_s), 1),
         "seconds_per_restart": round(max(took_s), 1),
         "processes": options.processes,
-        "python": " ".join(
-            (platform.python_implementation(), platform.python_version(), *platform.python_build())
-        ),
+        "python": interpreter(),
     }
 
 

@@ -14,16 +14,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import platform
 import sys
 import urllib.request
 from dataclasses import dataclass, field
-from pathlib import Path
 from random import Random
 
 import uvloop
-from ending import end_in_order_when_told
+from script import command_line, interpreter, use_home
 from stress.arrivals import PATIENCE
 from stress.processes import MODEL, fake_engines, gateway
 from stress.streams import Answer, ask, chat_body, prompts
@@ -89,21 +86,15 @@ class Watch:
 
 def main() -> None:
     """Run all parts and print the record."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--clients", type=int, default=256)
     parser.add_argument("--processes", type=int, default=1, help="of the gateway before fake engines")
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--json", action="store_true", help="print nothing but the last line")
     options = parser.parse_args()
-    end_in_order_when_told()
     allow_many_streams()
-    os.environ.setdefault("PHASEWISE_HOME", str(Path(__file__).resolve().parents[1] / ".phasewise"))
+    use_home()
     found = uvloop.run(on_fakes(16 if options.quick else options.clients, options.processes))
     say(options, "fake engines", found)
-    build = (platform.python_implementation(), platform.python_version(), *platform.python_build())
-    print(json.dumps({**found, "python": " ".join(build)}))
+    print(json.dumps({**found, "python": interpreter()}))
 
 
 def say(options: argparse.Namespace, part: str, found: dict[str, object]) -> None:

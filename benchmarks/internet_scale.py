@@ -27,10 +27,7 @@ Each part prints its rows when it is done. The last line is one JSON object.
 
 from __future__ import annotations
 
-import argparse
 import json
-import platform
-import sys
 import time
 import tracemalloc
 from bisect import bisect
@@ -45,6 +42,7 @@ from statistics import fmean
 from typing import Any
 
 from affinity_cells import with_redis
+from script import command_line, interpreter, say
 
 from phasewise.core.request import Endpoint, GenerationRequest
 from phasewise.core.slo import Slo
@@ -459,16 +457,12 @@ PARTS: dict[str, Callable[[Case, Size], list[dict[str, Any]]]] = {
 
 def main() -> None:
     """Run each part and print the record."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, quick="few engines: proves that it runs")
     parser.add_argument("--only", default=",".join(PARTS), help="comma-separated")
     parser.add_argument("--gateways", help="numbers of gateways of the part of that name; default: 4,16,64")
     parser.add_argument("--ways", help="of the part `gateways`: some of alone, homes, conversation, ...")
     parser.add_argument("--capacity", type=float, help="that was found before")
     parser.add_argument("--engines", type=int, help="default: 256")
-    parser.add_argument("--quick", action="store_true", help="few engines: proves that it runs")
-    parser.add_argument("--json", action="store_true", help="print only progress and the JSON line")
     options = parser.parse_args()
     only = options.only.split(",")
     if unknown := set(only) - set(PARTS):
@@ -490,9 +484,7 @@ def main() -> None:
             print(json.dumps({name: record[name]}, indent=2), flush=True)
     if capacity.cache_info().currsize:
         record["capacity_per_engine_and_s"] = round(capacity(case, size), 4)
-    record["python"] = " ".join(
-        (platform.python_implementation(), platform.python_version(), *platform.python_build())
-    )
+    record["python"] = interpreter()
     print(json.dumps(record))
 
 
@@ -500,11 +492,6 @@ def shown(found: dict[str, Any]) -> dict[str, Any]:
     """Progress: a line that is done."""
     say(json.dumps(found))
     return found
-
-
-def say(words: str) -> None:
-    """Progress."""
-    print(words, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

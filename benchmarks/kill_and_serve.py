@@ -9,17 +9,16 @@ and serves_again_s (the worst of all kills), and whether the first status after 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
-from pathlib import Path
 from typing import Any
+
+from script import command_line, print_record, say, use_home
+from stress.processes import fleet_status, phasewise
 
 FLEET = "kill-bench"
 PORTS = ("--port", "18480", "--engine-port", "18400")
@@ -28,19 +27,12 @@ GIVE_UP_S = 300.0
 
 def main() -> None:
     """Kill, time, print the record."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, quick="kill it once")
     parser.add_argument("--kills", type=int, default=3, help="how often to kill the engine")
-    parser.add_argument("--quick", action="store_true", help="kill it once")
-    parser.add_argument("--json", action="store_true", help="print only progress and the JSON line")
-    default_home = Path(__file__).resolve().parent.parent / ".phasewise"
-    parser.add_argument(
-        "--home", type=Path, default=default_home, help="where engine and model are installed"
-    )
+    parser.add_home()
     options = parser.parse_args()
-    os.environ.setdefault("PHASEWISE_HOME", str(options.home))
-    fleet = json.loads(phasewise("up", "--detach", "--name", FLEET, *PORTS, "--json").stdout)
+    use_home(options.home)
+    fleet = phasewise("up", "--detach", "--name", FLEET, *PORTS)
     try:
         rounds = [kill_once(fleet) for _ in range(1 if options.quick else options.kills)]
     finally:
@@ -51,31 +43,22 @@ def main() -> None:
         "status_s": max(status_s for _, status_s, _ in rounds),
         "serves_again_s": max(again_s for _, _, again_s in rounds),
     }
-    if not options.json:
-        print(json.dumps(record, indent=2))
-    print(json.dumps(record))
+    print_record(record, options)
 
 
 def kill_once(fleet: dict[str, Any]) -> tuple[bool, float, float]:
     """One kill: did the first status tell, how long did that take, when was a request served again."""
-    os.kill(status()["engines"][0]["process"]["pid"], signal.SIGKILL)
+    os.kill(fleet_status(FLEET)["engines"][0]["process"]["pid"], signal.SIGKILL)
     killed_s = time.monotonic()
-    reported = status()["engines"][0]["stage"] in {"dead", "restarting"}
+    reported = fleet_status(FLEET)["engines"][0]["stage"] in {"dead", "restarting"}
     status_s = time.monotonic() - killed_s
     while not answered(fleet["gateway"]["url"], fleet["model"]):
         if time.monotonic() - killed_s > GIVE_UP_S:
             raise SystemExit(f"the engine did not serve again within {GIVE_UP_S:g} s")
         time.sleep(0.5)
     again_s = time.monotonic() - killed_s
-    print(f"killed: status told: {reported}, serves again after {again_s:.1f} s", file=sys.stderr, flush=True)
+    say(f"killed: status told: {reported}, serves again after {again_s:.1f} s")
     return reported, round(status_s, 2), round(again_s, 1)
-
-
-def status() -> dict[str, Any]:
-    """The fleet as `phasewise status` tells it."""
-    found = json.loads(phasewise("status", FLEET, "--json", check=False).stdout)
-    fleet: dict[str, Any] = found["fleets"][0]
-    return fleet
 
 
 def answered(url: str, model: str) -> bool:
@@ -88,13 +71,6 @@ def answered(url: str, model: str) -> bool:
             return b"data: [DONE]" in reply.read()
     except (urllib.error.URLError, ConnectionError, TimeoutError):
         return False
-
-
-def phasewise(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run a phasewise command."""
-    return subprocess.run(
-        [sys.executable, "-m", "phasewise.cli", *arguments], check=check, stdout=subprocess.PIPE, text=True
-    )
 
 
 if __name__ == "__main__":

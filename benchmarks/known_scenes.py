@@ -14,11 +14,9 @@ The last line is one JSON object: scenes, right, wrong_at_high, by level, and a 
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
-import platform
 import signal
 import subprocess
 import sys
@@ -31,6 +29,7 @@ from pathlib import Path
 from planted.fleet import PHASEWISE, CommandFailed, Fleet, running_fleet
 from planted.live import NOWHERE, proxied_gateway
 from planted.processes import cpu_hogs, running
+from script import command_line, interpreter, say, use_home
 
 from phasewise.diagnosis.diagnose import Known, diagnose
 from phasewise.diagnosis.evidence import evidence_of
@@ -123,9 +122,7 @@ SCENES = (
 
 def main() -> None:
     """Play scenes, or judge what is kept."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, quick="the first four kept windows")
     parser.add_argument(
         "--play", type=Path, metavar="DIR", help="play the scenes and keep their evidence here"
     )
@@ -134,12 +131,10 @@ def main() -> None:
     )
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these scenes alone")
     parser.add_argument("--client", type=Path, metavar="FILE", default=CLIENT, help="the traffic client")
-    parser.add_argument("--quick", action="store_true", help="the first four kept windows")
-    parser.add_argument("--json", action="store_true", help="print nothing but the last line")
     options = parser.parse_args()
     scenes = [scene for scene in SCENES if not options.only or scene.name in options.only]
     if options.play:
-        os.environ.setdefault("PHASEWISE_HOME", str(HERE.parent / ".phasewise"))
+        use_home()
         play_all(scenes, options.play, options.client)
     judged = (row for scene in scenes for row in judge(scene, options.play or options.rejudge))
     rows = list(islice(judged, 4) if options.quick else judged)
@@ -159,15 +154,11 @@ def play_all(scenes: Sequence[Scene], folder: Path, client: Path) -> None:
     for (levers, flags), group in groupby(scenes, key=lambda scene: scene.engine):
         with running_fleet(levers, 1, fresh=False, logprobs=False, flags=flags) as fleet:
             for scene in group:
-                print(
-                    f"{scene.name}: settling {SETTLE_S:g} s, watching {WINDOW_S:g} s",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                say(f"{scene.name}: settling {SETTLE_S:g} s, watching {WINDOW_S:g} s")
                 try:
                     play(scene, fleet, folder, client)
                 except CommandFailed as error:
-                    print(f"{scene.name} failed: {error}", file=sys.stderr, flush=True)
+                    say(f"{scene.name} failed: {error}")
 
 
 def play(scene: Scene, fleet: Fleet, folder: Path, client: Path) -> None:
@@ -268,9 +259,7 @@ def record(rows: Sequence[dict[str, object]]) -> dict[str, object]:
         "wrong_at_high": sum(not row["right"] for row in high),
         "stock_scenes": sum(row["level"] == STOCK for row in rows),
         "stock_right": sum(bool(row["right"]) for row in rows if row["level"] == STOCK),
-        "python": " ".join(
-            (platform.python_implementation(), platform.python_version(), *platform.python_build())
-        ),
+        "python": interpreter(),
         "rows": list(rows),
     }
 

@@ -18,13 +18,11 @@ gateways saw them), real_engine_verdict (what diagnose said), and the interprete
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import hashlib
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -36,7 +34,7 @@ from typing import Any
 
 import orjson
 import yaml
-from ending import end_in_order_when_told
+from script import command_line, interpreter
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
@@ -60,20 +58,16 @@ LOOK_EVERY_S = 0.05
 
 def main() -> None:
     """Start, change, count, print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, quick="short streams, and no roll of the engines")
     parser.add_argument("--streams", type=int, default=16, help="open at once; default: 16")
-    parser.add_argument("--quick", action="store_true", help="short streams, and no roll of the engines")
     parser.add_argument("--real-engine", action="store_true", help="then also a pod with a real vLLM")
-    parser.add_argument("--json", action="store_true", help="print only the closing JSON object")
     options = parser.parse_args()
-    end_in_order_when_told()
-    build = (
-        f"{platform.python_implementation()} {platform.python_version()} {' '.join(platform.python_build())}"
-    )
     if not os.environ.get("PHASEWISE_K8S"):
-        print(json.dumps({"skipped": "PHASEWISE_K8S names no script that starts a node", "python": build}))
+        print(
+            json.dumps(
+                {"skipped": "PHASEWISE_K8S names no script that starts a node", "python": interpreter()}
+            )
+        )
         return
     with running_node() as node:
         say = (lambda _text: None) if options.json else print
@@ -81,7 +75,7 @@ def main() -> None:
         if options.real_engine:
             say("asks a real engine")
             result["real_engine_verdict"] = verdict_of_a_real_engine(node)
-    print(json.dumps({**result, "quick": options.quick, "python": build}))
+    print(json.dumps({**result, "quick": options.quick, "python": interpreter()}))
 
 
 class Run:

@@ -18,11 +18,9 @@ which); steady_above_ms, how much the 99th percentile of TTFT beside the open st
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import multiprocessing
-import platform
 import sys
 import tempfile
 import time
@@ -41,16 +39,15 @@ import uvloop
 from applications import kinds, sending
 from applications.kinds import KINDS, MODEL, Kind, Request
 from applications.sending import Answer, burst
-from ending import end_in_order_when_told
-from stress.processes import fake_engines, free_port, running, wait_until_ready
+from script import command_line, interpreter, print_record, say
+from stress.processes import fake_engines, free_port, running, steady_steps, wait_until_ready
 from stress.streams import ask, chat_body
 
 from phasewise.clients.host import allow_many_streams
 from phasewise.clients.http_client import HttpClient, Timeouts
 from phasewise.core.statistics import quantile
 
-COST = {"floor_s": 0.005, "knee_tokens": 10_000_000, "beyond_knee_s_per_token": 0.0, "per_request_s": 0.0}
-COST |= {"attention_s_per_token_pair": 0.0, "kv_read_s_per_token": 0.0}
+COST = steady_steps(0.005)
 SHAPE = {"max_num_seqs": 2048, "max_num_batched_tokens": 10_000_000, "block_size": 256}
 SHAPE |= {"total_blocks": 300_000, "max_model_len": 262_144}
 STREAMS_MODEL = "streams-model"
@@ -80,22 +77,15 @@ class Served:
 
 def main() -> None:
     """Send every kind, and print the record."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, quick="few of each kind, to see that it runs")
     parser.add_argument("--kinds", default=",".join(KINDS), help="which kinds, separated by commas")
-    parser.add_argument("--quick", action="store_true", help="few of each kind, to see that it runs")
-    parser.add_argument("--json", action="store_true", help="print only progress and the JSON line")
     options = parser.parse_args()
-    end_in_order_when_told()
     allow_many_streams()
     chosen = {name: KINDS[name] for name in options.kinds.split(",")}
     if options.quick:
         chosen = {name: smaller(kind) for name, kind in chosen.items()}
     record = uvloop.run(run(chosen, quick=options.quick))
-    if not options.json:
-        print(json.dumps(record, indent=2))
-    print(json.dumps(record))
+    print_record(record, options)
 
 
 def smaller(kind: Kind) -> Kind:
@@ -116,7 +106,6 @@ async def run(chosen: Mapping[str, Kind], *, quick: bool) -> dict[str, Any]:
         streams, seconds = (QUICK_STREAMS, QUICK_STEADY_S) if quick else (OPEN_STREAMS, STEADY_S)
         steady = await measure_steady(engines[0], streams, seconds)
     every = [*by_kind.values(), steady]
-    build = (platform.python_implementation(), platform.python_version(), *platform.python_build())
     return {
         "kinds": len(by_kind),
         "requests": sum(of["requests"] for of in every),
@@ -129,7 +118,7 @@ async def run(chosen: Mapping[str, Kind], *, quick: bool) -> dict[str, Any]:
         "by_kind": by_kind,
         "steady": steady,
         "quick": quick,
-        "python": " ".join(build),
+        "python": interpreter(),
     }
 
 
@@ -350,11 +339,6 @@ def served(
                 url = f"http://127.0.0.1:{port}"
                 wait_until_ready(url, process, log)
                 yield Served(url, process.pid, time.monotonic() - began_s)
-
-
-def say(text: str) -> None:
-    """Progress."""
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -23,11 +23,8 @@ gateway's resident set. Every rejection must be in docs/reference/gateway.md and
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import re
-import sys
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,7 +32,7 @@ from statistics import mean
 from typing import Any
 
 import uvloop
-from ending import end_in_order_when_told
+from script import command_line, print_record, say
 from stress.arrivals import Demand, Offered, keep_full, offer
 from stress.processes import MODEL, Gateway, MemoryWatch, cpu_s, fake_engines, gateway
 
@@ -121,15 +118,10 @@ class Seen:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, quick="one short repeat: proves that the script runs")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=60.0, help="of each overload")
-    parser.add_argument("--quick", action="store_true", help="one short repeat: proves that the script runs")
-    parser.add_argument("--json", action="store_true", help="print only the closing JSON object")
     options = parser.parse_args()
-    end_in_order_when_told()
     sizes = Sizes(options.repeats, options.seconds, 10.0, 12.0, 10.0, 6.0, (0.9, 1.1, 1.4))
     if options.quick:
         sizes = Sizes(1, 5.0, 3.0, 4.0, 4.0, 2.0, (0.9, 1.2))
@@ -141,9 +133,7 @@ def main() -> None:
     ):
         seen = uvloop.run(measure(lined, unlined, sizes))
     record = summary(seen, sizes, options.quick)
-    if not options.json:
-        print(json.dumps(record, indent=2))
-    print(json.dumps(record))
+    print_record(record, options)
 
 
 async def measure(lined: Gateway, unlined: Gateway, sizes: Sizes) -> Seen:
@@ -252,11 +242,6 @@ def documented_codes() -> set[str]:
     """Status and code of every error that the reference tells of."""
     rows = re.findall(r"^\| `(\w+)` \| (\d{3}) \|", REFERENCE.read_text(encoding="utf-8"), re.MULTILINE)
     return {f"{status} {code}" for code, status in rows}
-
-
-def say(words: str) -> None:
-    """Progress, apart from the results."""
-    print(words, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

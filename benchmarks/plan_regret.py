@@ -26,10 +26,7 @@ right, by the share of requests within the objective. Nothing else may run on a 
 
 from __future__ import annotations
 
-import argparse
 import json
-import platform
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -41,6 +38,7 @@ from statistics import fmean, median
 from typing import Any
 
 from planning.real import real_choices
+from script import command_line, interpreter, print_record, say
 from sim_speed import MODEL_8B
 
 from phasewise.benchmark.workload.arrivals import OpenLoop
@@ -97,17 +95,13 @@ class Case:
 
 def main() -> None:
     """Run and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, quick="one case: proves that it runs")
     parser.add_argument("--keep", type=Path, help="append cases to this file, and skip those in it")
     parser.add_argument("--requests", type=int, default=1_200, help="in each half")
     parser.add_argument("--cases", type=int, default=CASES, help="how many")
     parser.add_argument("--seed", type=int, default=SEED, help="of the cases")
-    parser.add_argument("--quick", action="store_true", help="one case: proves that it runs")
-    parser.add_argument("--json", action="store_true", help="print only progress and the JSON line")
     parser.add_argument("--real", action="store_true", help="only six choices on two real engines")
-    parser.add_argument("--home", type=Path, default=HOME, help="where engine and model are")
+    parser.add_home()
     options = parser.parse_args()
     if options.real:
         print(json.dumps(real_choices(options.home, say) | {"python": interpreter()}))
@@ -127,9 +121,7 @@ def main() -> None:
             results.append(result)
         say(f"{len(results)}: {json.dumps(result)}")
     record = summary(results, requests, quick=options.quick)
-    if not options.json:
-        print(json.dumps(record, indent=2))
-    print(json.dumps(record))
+    print_record(record, options)
 
 
 def read_kept(file: Path | None) -> dict[str, dict[str, Any]]:
@@ -318,16 +310,6 @@ def summary(results: list[dict[str, Any]], requests: int, *, quick: bool) -> dic
         "quick": quick,
         "python": interpreter(),
     }
-
-
-def interpreter() -> str:
-    """And its build."""
-    return " ".join((platform.python_implementation(), platform.python_version(), *platform.python_build()))
-
-
-def say(words: str) -> None:
-    """Progress."""
-    print(words, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

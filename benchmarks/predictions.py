@@ -23,7 +23,6 @@ import argparse
 import asyncio
 import json
 import os
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -37,6 +36,7 @@ import numpy as np
 import orjson
 from copying import COPYING
 from guessing import guess_answer
+from script import command_line, say, use_home
 
 from phasewise.benchmark.calibrate.calibrate import CalibrateSpec, calibrate
 from phasewise.benchmark.compare.arms import FleetArm, UrlArm
@@ -206,27 +206,18 @@ CASES = (
 def main() -> None:
     """Predict, measure, print one JSON object."""
     options = parse_options()
-    os.environ.setdefault("PHASEWISE_HOME", str(ROOT / ".phasewise"))
+    use_home()
     began_s = time.monotonic()
-    rows = asyncio.run(on_a_fake_engine(progress) if options.quick else on_real_engines(options, progress))
+    rows = asyncio.run(on_a_fake_engine(say) if options.quick else on_real_engines(options, say))
     print(json.dumps(summary(rows) | {"took_s": round(time.monotonic() - began_s), "quick": options.quick}))
-
-
-def progress(words: str) -> None:
-    """What goes on, as it happens: the whole takes a quarter of an hour."""
-    print(words, file=sys.stderr, flush=True)
 
 
 def parse_options() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, quick="one fix on a fake engine: proves that it runs")
     parser.add_argument("--pairs", type=int, default=4, help="pairs of blocks for each fix, 4 at least")
     parser.add_argument("--only", default="", help="some of " + ", ".join(case.name for case in CASES))
     parser.add_argument("--fit", type=Path, help="where the fit is kept; one that is there is not made again")
-    parser.add_argument("--quick", action="store_true", help="one fix on a fake engine: proves that it runs")
-    parser.add_argument("--json", action="store_true", help="print only progress and the JSON line")
     return parser.parse_args()
 
 

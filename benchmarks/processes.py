@@ -31,9 +31,7 @@ import argparse
 import asyncio
 import json
 import os
-import platform
 import signal
-import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -43,14 +41,13 @@ from typing import Any
 import psutil
 import uvloop
 from affinity_cells import KINDS, OURS, Cell, fleet_of, traffic_of, watch_spread
-from ending import end_in_order_when_told
-from gateway_overhead import two_cores
 from overhead.arms import DidNotStart, our_command, running
 from overhead.figures import Estimate, ratio
 from overhead.loads import Bench, Load
 from overhead.tools import CannotMeasure, Tools, find_bench
+from script import command_line, interpreter, print_record, say
 from shared_limits import COST, LIMIT_PER_MINUTE, PATIENCE, SHAPE, Redis, hammer
-from stress.processes import MODEL, fake_engines, gateway
+from stress.processes import MODEL, fake_engines, gateway, two_cores
 
 from phasewise.clients.http_client import HttpClient
 from phasewise.gateway.api.auth import key_sha256
@@ -66,28 +63,19 @@ STREAMS, STREAM_TOKENS = 120, 100
 
 def main() -> None:
     """Measure each part and print the record."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, quick="seconds, not minutes: proves that it runs")
     parser.add_argument("--only", default=",".join(PARTS), help="comma-separated")
     parser.add_argument("--rounds", type=int, help="of the processor's time; default: 8")
     parser.add_argument("--bench-folder", type=Path, help="default: ../shared/gateway-bench")
-    parser.add_argument("--quick", action="store_true", help="seconds, not minutes: proves that it runs")
-    parser.add_argument("--json", action="store_true", help="print only progress and the JSON line")
     options = parser.parse_args()
-    end_in_order_when_told()
     only = options.only.split(",")
     if unknown := set(only) - set(PARTS):
         parser.error(f"unknown parts: {', '.join(sorted(unknown))}; known: {', '.join(PARTS)}")
     record: dict[str, Any] = {"processes": PROCESSES, "gateways": GATEWAYS, "quick": options.quick}
     for name in only:
         record |= MEASURE[name](options)
-    record["python"] = " ".join(
-        (platform.python_implementation(), platform.python_version(), *platform.python_build())
-    )
-    if not options.json:
-        print(json.dumps(record, indent=2))
-    print(json.dumps(record))
+    record["python"] = interpreter()
+    print_record(record, options)
     if record.get("streams_lost_beyond_own") or record.get("limits_exact") is False:
         raise SystemExit("error: not as promised")
 
@@ -290,11 +278,6 @@ async def _hammered(urls: list[str], seconds: float) -> dict[str, Any]:
 
 
 MEASURE = {"placement": placement, "cpu": cpu, "kill": kill, "limits": limits}
-
-
-def say(line: str) -> None:
-    """Progress."""
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

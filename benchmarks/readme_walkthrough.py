@@ -12,7 +12,6 @@ and home, the share of processor time that the hypervisor took, the verdict and 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -24,6 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from script import command_line, print_record, say
+
 from phasewise.clients.host import CpuTimes, read_cpu_times
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,13 +35,9 @@ SLOW = 3
 
 def main() -> None:
     """Walk through and print the record."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, quick="use an engine and a model that are there")
     parser.add_argument("--demo", action="store_true", help="the commands that need no vLLM")
-    parser.add_argument("--quick", action="store_true", help="use an engine and a model that are there")
     parser.add_argument("--port", type=int, help="the gateway's port; the engine takes the next")
-    parser.add_argument("--json", action="store_true", help="print only progress and the JSON line")
     options = parser.parse_args()
     commands = [
         command
@@ -56,9 +53,7 @@ def main() -> None:
         **(walk.facts if options.demo else {}),
         "commands": walk.timed,
     }
-    if not options.json:
-        print(json.dumps(record, indent=2))
-    print(json.dumps(record))
+    print_record(record, options)
 
 
 def readme_commands(title: str) -> list[str]:
@@ -164,11 +159,6 @@ def borrow(installed: Path, home: Path) -> None:
     home.mkdir()
     for name in ("engine", "models"):
         (home / name).symlink_to(installed.resolve() / name)
-
-
-def say(line: str) -> None:
-    """Progress, as it happens."""
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -20,11 +20,9 @@ real_high_right (by removal), stated_scenes, stated_right, stated_wrong_at_high,
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
-import platform
 import shlex
 import subprocess
 import sys
@@ -39,6 +37,7 @@ from known_scenes import SLO, STOCK, words_of
 from planted.fleet import PHASEWISE, CommandFailed, Fleet, running_fleet
 from planted.live import NOWHERE, proxied_gateway
 from planted.processes import running
+from script import command_line, interpreter, say, use_home
 
 from phasewise.core.slo import parse_slo
 from phasewise.diagnosis.diagnose import Known, diagnose
@@ -68,19 +67,15 @@ Loss = Mapping[str, float]
 
 def main() -> None:
     """Play scenes, or judge what is kept."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, quick="judge the first four kept scenes")
     parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER")
     parser.add_argument("--play", type=Path, metavar="DIR", help="play scenes and keep them here")
     parser.add_argument("--as-planted", action="store_true", help="play no copies yet")
     parser.add_argument("--rejudge", type=Path, metavar="DIR", default=KEPT, help="judge what is kept here")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these scenes alone")
-    parser.add_argument("--quick", action="store_true", help="judge the first four kept scenes")
-    parser.add_argument("--json", action="store_true", help="print nothing but the last line")
     options = parser.parse_args()
     if options.play:
-        os.environ.setdefault("PHASEWISE_HOME", str(HERE.parent / ".phasewise"))
+        use_home()
         play_all(options.folders, options.play, options.only, copies=not options.as_planted)
     folder = options.play or options.rejudge
     scenes = [scene for scene in kept(folder) if (folder / evidence_name(scene)).exists()]
@@ -312,16 +307,9 @@ def record(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "stated_scenes": len(rows),
         "stated_right": sum(row["stated_right"] for row in rows),
         "stated_wrong_at_high": sum(not row["stated_right"] for row in rows if row["confidence"] == "high"),
-        "python": " ".join(
-            (platform.python_implementation(), platform.python_version(), *platform.python_build())
-        ),
+        "python": interpreter(),
         "rows": list(rows),
     }
-
-
-def say(line: str) -> None:
-    """Progress, as it happens."""
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ it says so. The last line is one JSON object.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 import os
@@ -17,6 +16,8 @@ import time
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+
+from script import command_line
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "engine_plugin"))
 
@@ -119,11 +120,7 @@ def measure(classes: SimpleNamespace, steps: int) -> list[float]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="fewer steps")
-    parser.add_argument("--json", action="store_true", help="print only the JSON object")
+    parser = command_line(__doc__, quick="fewer steps")
     arguments = parser.parse_args()
     # The measured thing is the recorder alone; its server is not asked anything here.
     os.environ["PHASEWISE_STEPS_ADDR"] = "off"

@@ -21,25 +21,21 @@ out again.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
-import os
 import re
-import subprocess
-import sys
 import timeit
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from resuming.asking import CHAT, COMPLETIONS, PATIENT, ask, stream
 from resuming.near_tie import NEAR_TIE_NATS
 from resuming.undisturbed import Undisturbed, undisturbed
-from stress.processes import free_ports
+from script import command_line, print_record, say, use_home
+from stress.processes import real_engine
 
 from phasewise.clients.http_client import HttpClient
 from phasewise.core.errors import FailureKind, UpstreamError
@@ -100,24 +96,17 @@ class Tally:
 
 def main() -> None:
     """Cut, continue, compare, print the record."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, quick="two answers, two cuts")
     parser.add_argument("--prompts", type=int, default=len(PROMPTS), help="how many answers are cut")
     parser.add_argument("--cuts", type=int, default=4, help="how often each is cut")
-    parser.add_argument("--quick", action="store_true", help="two answers, two cuts")
-    parser.add_argument("--json", action="store_true", help="print only progress and the JSON line")
     parser.add_argument("--url", help="an engine that runs already")
-    default_home = Path(__file__).resolve().parent.parent / ".phasewise"
-    parser.add_argument("--home", type=Path, default=default_home, help="where engine and model are")
+    parser.add_home()
     options = parser.parse_args()
-    os.environ.setdefault("PHASEWISE_HOME", str(options.home))
+    use_home(options.home)
     prompts, cuts = (2, 2) if options.quick else (options.prompts, options.cuts)
     with engine(options.url) as url:
         record = asyncio.run(measured(url, PROMPTS[:prompts], cuts))
-    if not options.json:
-        print(json.dumps(record, indent=2))
-    print(json.dumps(record))
+    print_record(record, options)
 
 
 async def measured(url: str, prompts: tuple[str, ...], cuts: int) -> dict[str, Any]:
@@ -135,7 +124,7 @@ async def measured(url: str, prompts: tuple[str, ...], cuts: int) -> dict[str, A
                 gaps = await asyncio.gather(*(continued(client, body, answer, cut, way) for way in WAYS))
                 for tally, gap in zip(tallies.values(), gaps, strict=True):
                     tally.add(gap)
-            print(f"{number + 1} of {len(prompts)}: {tallies[BY_TEXT]}", file=sys.stderr, flush=True)
+            say(f"{number + 1} of {len(prompts)}: {tallies[BY_TEXT]}")
         penalty = penalised_shares([await penalised_pair(client, prompt) for prompt in prompts])
         price = await price_of_ids(client)
     finally:
@@ -266,22 +255,8 @@ def engine(url: str | None) -> Iterator[str]:
     if url is not None:
         yield url
         return
-    engine_port, gateway_port = map(str, free_ports())
-    ports = ("--port", gateway_port, "--engine-port", engine_port)
-    fleet = json.loads(
-        phasewise("up", "--detach", "--no-engine-keys", "--name", FLEET, *ports, "--json").stdout
-    )
-    try:
+    with real_engine(FLEET) as fleet:
         yield fleet["engines"][0]["url"]
-    finally:
-        phasewise("down", FLEET)
-
-
-def phasewise(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a phasewise command."""
-    return subprocess.run(
-        [sys.executable, "-m", "phasewise.cli", *arguments], check=True, stdout=subprocess.PIPE, text=True
-    )
 
 
 if __name__ == "__main__":

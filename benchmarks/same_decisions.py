@@ -17,11 +17,9 @@ disaggregated: nothing was proven then.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
-import platform
 import signal
 import sys
 import tempfile
@@ -35,8 +33,8 @@ from typing import Any
 
 import orjson
 import uvloop
-from ending import end_in_order_when_told
 from replay import replay
+from script import command_line, interpreter, print_record, say
 from stress.processes import MODEL, free_port, running, wait_until_ready
 from stress.streams import HEADERS, ask
 
@@ -72,28 +70,21 @@ Config = dict[str, Any]
 
 def main() -> None:
     """Record and replay each fleet, and print the record."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, quick="8 seconds each")
     parser.add_argument("--seconds", type=float, default=60.0, help="of load on each fleet")
-    parser.add_argument("--quick", action="store_true", help="8 seconds each")
-    parser.add_argument("--json", action="store_true", help="print only progress and the JSON line")
     options = parser.parse_args()
-    end_in_order_when_told()
     seconds = 8.0 if options.quick else options.seconds
     fleets = {}
     for name in FLEETS:
         fleets[name] = uvloop.run(record_and_replay(name, seconds))
-        print(f"{name}: {fleets[name]}", file=sys.stderr, flush=True)
+        say(f"{name}: {fleets[name]}")
     record = {
         **{key: sum(it[key] for it in fleets.values()) for key in SUMS},
         "seconds": seconds * len(fleets),
-        "python": f"{platform.python_version()} {' '.join(platform.python_build())}",
+        "python": interpreter(),
         "fleets": fleets,
     }
-    if not options.json:
-        print(json.dumps(record, indent=2))
-    print(json.dumps(record))
+    print_record(record, options)
     if wrong := what_is_wrong(fleets):
         sys.exit(f"not as promised: {', '.join(wrong)}")
 

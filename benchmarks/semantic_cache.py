@@ -69,6 +69,7 @@ from near_misses.sets import (
 )
 from near_misses.tally import kind_shares, summary, worst_kind
 from near_misses.vectors import Vectors
+from script import command_line, say
 
 from phasewise.clients.embedding_folder import resolve_embedding_model
 from phasewise.core.errors import PhasewiseError
@@ -96,7 +97,7 @@ def main() -> None:
     vectors = Vectors(model_folder(), options.vectors)
     checklist = options.checklist if options.checklist.exists() else None
     if checklist is None:
-        notify(f"{options.checklist} is not there: the checklist's pairs are left out")
+        say(f"{options.checklist} is not there: the checklist's pairs are left out")
     result: dict[str, Any] = {"quick": options.quick, "embedder": vectors.space}
     result["pairs"] = {
         name: judged_pairs(name, pairs, vectors) for name, pairs in pair_sets(options, checklist).items()
@@ -104,24 +105,20 @@ def main() -> None:
     result |= streams(options, vectors, checklist)
     result["wrong"] = overdrawn(result)
     for line in result["wrong"]:
-        notify(line)
+        say(line)
     print(json.dumps(result))
     sys.exit(1 if result["wrong"] else 0)
 
 
 def parsed() -> argparse.Namespace:
     """The options, with what --quick makes of them."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, quick="one short stream: proves that the script runs")
     parser.add_argument("--requests", type=int, default=20_000, help="of each stream")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=11)
     parser.add_argument("--pairs", type=int, default=PAIRS, help="of our own")
     parser.add_argument("--vectors", type=Path, help="a file that keeps embeddings between runs")
     parser.add_argument("--checklist", type=Path, default=CHECKLIST, help="pairs with kind, duplicate, a, b")
-    parser.add_argument("--quick", action="store_true", help="one short stream: proves that the script runs")
-    parser.add_argument("--json", action="store_true", help="as always, the last line is a JSON object")
     options = parser.parse_args()
     if options.quick:
         options.requests, options.seeds, options.pairs = 500, 1, 90
@@ -154,7 +151,7 @@ def pair_sets(options: argparse.Namespace, checklist: Path | None) -> dict[str, 
 
 def judged_pairs(name: str, pairs: Sequence[QuestionPair], vectors: Vectors) -> list[dict[str, Any]]:
     """What each rule does to these pairs."""
-    notify(f"{name}: {len(pairs):,} pairs")
+    say(f"{name}: {len(pairs):,} pairs")
     cosines = (vectors.of([pair.a for pair in pairs]) * vectors.of([pair.b for pair in pairs])).sum(axis=1)
     judged = [
         ScoredPair(pair.kind, pair.duplicate, float(cosine), objection.guard if objection else None)
@@ -185,17 +182,17 @@ def streams(options: argparse.Namespace, vectors: Vectors, checklist: Path | Non
         played = ready(seed, options.requests, vectors, checklist)
         for arm in (*ARMS, BoundArm(CONFIG, seed)):
             runs.setdefault(arm.name, []).append(play(played, arm))
-            notify(f"  {arm.name}: {one_line(summary(runs[arm.name][-1]))}")
+            say(f"  {arm.name}: {one_line(summary(runs[arm.name][-1]))}")
         if seed == options.first_seed:
             for share in JUDGE_ERRORS:
                 figures = summary(play(played, BoundArm(CONFIG, seed, judge_errs=share)))
-                notify(f"  bound, judge errs in {share:.1%}: {one_line(figures)}")
+                say(f"  bound, judge errs in {share:.1%}: {one_line(figures)}")
                 judge_errs[f"{share:g}"] = {name: figures[name] for name in ("wrong_share", "hit_rate")}
     unrepeated = ready(options.first_seed, options.requests, vectors, checklist, unrepeated=True)
     alone = {
         arm.name: summary(play(unrepeated, arm)) for arm in (ARMS[1], BoundArm(CONFIG, options.first_seed))
     }
-    notify(f"  bound, no change of words twice: {one_line(alone[BOUND])}")
+    say(f"  bound, no change of words twice: {one_line(alone[BOUND])}")
     return figures_of(runs) | {
         "judge_errs": judge_errs,
         "hit_rate_unrepeated": alone[BOUND]["hit_rate"],
@@ -208,7 +205,7 @@ def ready(
     seed: int, requests: int, vectors: Vectors, checklist: Path | None, unrepeated: bool = False
 ) -> Played:
     """A stream with its vectors."""
-    notify(f"stream {seed}{', no change of words twice' if unrepeated else ''}: {requests:,} requests")
+    say(f"stream {seed}{', no change of words twice' if unrepeated else ''}: {requests:,} requests")
     stream = list(held_out_stream(seed, requests, checklist, unrepeated))
     return made_ready(stream, vectors.of, CONFIG.min_similarity)
 
@@ -259,27 +256,27 @@ def overdrawn(result: dict[str, Any]) -> list[str]:
 
 def show_pairs(evaluations: Sequence[Evaluation]) -> None:
     """A row for each kind, a column for each rule: false hits, or recall where the pair is a paraphrase."""
-    notify("  share served by kind (paraphrases: right; all others: wrong)")
+    say("  share served by kind (paraphrases: right; all others: wrong)")
     names = ("", " some", " all")
     heads = [
         f"{it.rule.min_similarity:.2f}{names[list(Guarding).index(it.rule.guarding)]}" for it in evaluations
     ]
-    notify("  " + " " * 26 + "".join(f"{head:>10}" for head in heads))
+    say("  " + " " * 26 + "".join(f"{head:>10}" for head in heads))
     for rows in zip(*(it.kinds for it in evaluations), strict=True):
         cells = [kind.recall if kind.duplicates else kind.false_hit_share for kind in rows]
         count = rows[0].duplicates + rows[0].others
-        notify(f"  {rows[0].kind:<20}{count:>6}" + "".join(f"{cell or 0:>10.1%}" for cell in cells))
+        say(f"  {rows[0].kind:<20}{count:>6}" + "".join(f"{cell or 0:>10.1%}" for cell in cells))
 
 
 def show_kinds(kinds: dict[str, list[dict[str, Any]]]) -> None:
     """A row for each kind, a column for each arm: the share of its requests that got a wrong answer."""
     names = list(kinds)
-    notify("wrong answers among a kind's requests, all seeds")
-    notify(" " * 34 + "".join(f"{name:>22}" for name in names))
+    say("wrong answers among a kind's requests, all seeds")
+    say(" " * 34 + "".join(f"{name:>22}" for name in names))
     by_arm = {name: {it["kind"]: it for it in kinds[name]} for name in names}
     for it in kinds[BOUND]:
         cells = [by_arm[name].get(it["kind"], {"share": 0.0})["share"] for name in names]
-        notify(f"{it['kind']:<27}{it['requests']:>7}" + "".join(f"{cell:>22.2%}" for cell in cells))
+        say(f"{it['kind']:<27}{it['requests']:>7}" + "".join(f"{cell:>22.2%}" for cell in cells))
 
 
 def one_line(figures: dict[str, Any]) -> str:
@@ -304,11 +301,6 @@ def percent(share: float | None) -> str:
 def rounded(share: float | None) -> float | None:
     """A share for the record."""
     return None if share is None else round(share, 5)
-
-
-def notify(line: str) -> None:
-    """Progress and tables."""
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ is held up and answers nobody (`held_up`). What counting adds is the difference 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import math
@@ -26,7 +25,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -36,8 +34,8 @@ from typing import Any
 from urllib.request import urlopen
 
 import uvloop
-from ending import end_in_order_when_told
-from stress.processes import MODEL, DidNotStart, fake_engines, free_port, gateway, running
+from script import command_line, print_record, say
+from stress.processes import MODEL, DidNotStart, fake_engines, free_port, gateway, running, steady_steps
 
 from phasewise.clients.http_client import HttpClient, Timeouts
 from phasewise.core.errors import UpstreamError
@@ -50,10 +48,7 @@ PAUSE_S = 0.005
 START_WITHIN_S = 20.0
 RULES = ("count_alone", "reject")
 PATIENCE = Timeouts(connect_s=5.0, head_s=30.0, idle_s=30.0)
-COST = {
-    "floor_s": 0.001, "knee_tokens": 10**9, "beyond_knee_s_per_token": 0.0, "attention_s_per_token_pair": 0.0,
-    "kv_read_s_per_token": 0.0, "per_request_s": 0.0,
-}  # fmt: skip
+COST = steady_steps(0.001)
 SHAPE = {"max_num_seqs": 1024, "max_num_batched_tokens": 10**6, "total_blocks": 20_000}
 BODY = json.dumps(
     {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 1}
@@ -65,15 +60,10 @@ LIMITED = ("before", "during", "after")
 
 def main() -> None:
     """Play the scenes under each rule and print the record."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--seconds", type=float, default=20.0, help="how long each scene lasts")
     parser.add_argument("--clients", type=int, default=32, help="that ask at once")
-    parser.add_argument("--quick", action="store_true", help="short scenes: proves that the script runs")
-    parser.add_argument("--json", action="store_true", help="print only progress and the JSON line")
     options = parser.parse_args()
-    end_in_order_when_told()
     seconds, clients = (1.5, 8) if options.quick else (options.seconds, options.clients)
     record: dict[str, Any] = {
         "gateways": GATEWAYS,
@@ -84,9 +74,7 @@ def main() -> None:
     with fake_engines(1, COST, SHAPE) as engines:
         for rule in RULES:
             record[rule] = play(engines, rule, seconds, clients)
-    if not options.json:
-        print(json.dumps(record, indent=2))
-    print(json.dumps(record))
+    print_record(record, options)
 
 
 def play(engines: Sequence[str], rule: str, seconds: float, clients: int) -> dict[str, Any]:
@@ -118,7 +106,7 @@ async def scenes(
 
     def notify(scene: str, facts: dict[str, Any]) -> None:
         found[scene] = facts
-        print(f"{rule}, {scene}: {json.dumps(facts)}", file=sys.stderr, flush=True)
+        say(f"{rule}, {scene}: {json.dumps(facts)}")
 
     try:
         notify("up", await ask_slowly(asking, seconds))

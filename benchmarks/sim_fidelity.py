@@ -26,10 +26,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import platform
-import signal
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -45,6 +42,7 @@ from fidelity.workloads import ARRANGEMENTS, Arrangement, Workload, shortened
 from kv_transfers.fakes import fake_engines
 from kv_transfers.fleets import Engines, Layout, gateway_with, real_engines
 from kv_transfers.load import until_idle
+from script import command_line, say, use_home
 
 from phasewise.benchmark.calibrate.calibrate import CalibrateSpec, calibrate
 from phasewise.benchmark.run import BenchRun
@@ -101,10 +99,7 @@ class Compared:
 def main() -> None:
     """Measure, simulate, and print one JSON object."""
     options = parser().parse_args()
-    home = Path(__file__).resolve().parent.parent / ".phasewise"
-    os.environ.setdefault("PHASEWISE_HOME", str(home))
-    # Told to end from outside, leave in order: no engine stays behind.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))
+    use_home()
     before = read_cpu_times()
     chosen = (
         [shortened(it) for it in ARRANGEMENTS if it.pools[0]["replicas"] == 2]
@@ -130,20 +125,11 @@ def main() -> None:
 
 def parser() -> argparse.ArgumentParser:
     """What can be asked for."""
-    options = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    options = command_line(__doc__, quick="short workloads on fake engines")
     options.add_argument("--repeats", type=int, default=3, help="how often every workload is measured")
     options.add_argument("--calibrate", type=float, default=90.0, help="seconds for each calibration")
-    options.add_argument("--quick", action="store_true", help="short workloads on fake engines")
-    options.add_argument("--json", action="store_true", help="progress goes to stderr in any case")
     options.add_argument("--record", type=Path, help="keep the result in a file too")
     return options
-
-
-def say(words: str) -> None:
-    """One line of progress."""
-    print(words, file=sys.stderr, flush=True)
 
 
 # --- Measuring.

@@ -14,15 +14,15 @@ object. It ends with 1 where a run is not the same to the bit as the one before 
 
 from __future__ import annotations
 
-import argparse
 import json
-import platform
 import resource
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from script import command_line, interpreter, print_record, say
 
 from phasewise.benchmark.workload.arrivals import Replay
 from phasewise.benchmark.workload.traces import Trace, TracedRequest, read_trace
@@ -48,12 +48,8 @@ BLOCK_TOKENS = 512
 
 def main() -> None:
     """Run and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, quick="few requests: proves that it runs")
     parser.add_argument("--trace", type=Path, default=TRACE, help="a Mooncake JSONL or an Azure CSV")
-    parser.add_argument("--quick", action="store_true", help="few requests: proves that it runs")
-    parser.add_argument("--json", action="store_true", help="print only progress and the JSON line")
     options = parser.parse_args()
     if options.trace.exists():
         trace = read_trace(options.trace)
@@ -70,12 +66,8 @@ def main() -> None:
     record |= all_cells(trace, engine, cells, 5.0 if options.quick else CELL_S)
     record["same_to_the_bit"] = same_few and same_cell
     record["peak_mib"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
-    record["python"] = " ".join(
-        (platform.python_implementation(), platform.python_version(), *platform.python_build())
-    )
-    if not options.json:
-        print(json.dumps(record, indent=2))
-    print(json.dumps(record))
+    record["python"] = interpreter()
+    print_record(record, options)
     if not record["same_to_the_bit"]:
         sys.exit("two runs with the same seed differ")
 
@@ -151,11 +143,6 @@ def part(sessions: Sequence[Session], cell: int, cells: int, seconds: float) -> 
     return SimulatedTraffic(
         [Session(it.at_s - begins_s, it.turns) for it in sessions if begins_s <= it.at_s < begins_s + seconds]
     )
-
-
-def say(words: str) -> None:
-    """Progress."""
-    print(words, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,35 +1,26 @@
-"""What OpenTelemetry traces cost the gateway in processor time, and what they cost one that has none.
+"""What OpenTelemetry traces cost the gateway in processor time.
 
-    python benchmarks/trace_cost.py [--before CHECKOUT] [--bench-folder DIR] [--rounds 12] [--seconds 3]
-        [--quick] [--json]
+    python benchmarks/trace_cost.py [--bench-folder DIR] [--rounds 12] [--seconds 3] [--quick] [--json]
 
 Gateways are processes on one core; the fake engine and the load generator (both in C, from the gateway
 bench's folder) and a collector that takes all spans share another. Arms: `off` and `off_again` have no
-`traces`, `sampled` keeps 1% of requests, `all` keeps every request, and `before` runs the sources of
---before, or of the commit before the gateway had traces. Every round runs both loads against every arm, in
-an order that rotates: `request` is plain completions of 1 KB, the cheapest requests there are, and `stream`
-is streams of 50 tokens. Processor time counts the exporter's thread, until all spans are sent.
+`traces`, `sampled` keeps 1% of requests and `all` keeps every request. Every round runs both loads against
+every arm, in an order that rotates: `request` is plain completions of 1 KB, the cheapest requests there are,
+and `stream` is streams of 50 tokens. Processor time counts the exporter's thread, until all spans are sent.
 
-The last line is one JSON object: otel_cpu_ratio (`sampled` by `off`), otel_all_cpu_ratio (`all` by `off`),
-off_cpu_ratio (`off` by `before`) and aa_ratio (`off_again` by `off`), medians over the rounds of `request`,
-each with _lower and _upper, the ends of a 95% interval (null from fewer than four rounds); the same under
-`stream`. `dropped` counts the requests whose spans were not sent, which should be none. `lag_s` is the
-longest delay of an event loop while it served, by arm. Without the bench's folder, gcc or taskset the object
-says so under `skipped`.
+The last line is one JSON object: otel_cpu_ratio (`sampled` by `off`), otel_all_cpu_ratio (`all` by `off`) and
+aa_ratio (`off_again` by `off`), medians over the rounds of `request`, each with _lower and _upper, the ends
+of a 95% interval (null from fewer than four rounds); the same under `stream`. `dropped` counts the requests
+whose spans were not sent, which should be none. `lag_s` is the longest delay of an event loop while it
+served, by arm. Without the bench's folder, gcc or taskset the object says so under `skipped`.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import io
-import json
 import os
-import platform
 import re
-import subprocess
-import sys
-import tarfile
 import tempfile
 import threading
 import time
@@ -40,18 +31,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from ending import end_in_order_when_told
 from overhead.arms import Arm, DidNotStart, our_command, running
 from overhead.figures import Estimate, ratio
 from overhead.loads import Bench, Load, Row
-from overhead.tools import REPOSITORY, CannotMeasure, Tools, find_bench
+from overhead.tools import CannotMeasure, Tools, find_bench
+from script import command_line, interpreter, print_record, say
+from stress.processes import two_cores
 
 import phasewise
 from phasewise.clients.host import allow_many_streams
 
-OFF, AGAIN, SAMPLED, ALL, BEFORE = "off", "off_again", "sampled", "all", "before"
+OFF, AGAIN, SAMPLED, ALL = "off", "off_again", "sampled", "all"
 SHARES = {SAMPLED: 0.01, ALL: 1.0}
-ADDED_WITH = "src/phasewise/core/trace_context.py"
 REQUEST, STREAM = "request", "stream"
 SENT_WITHIN_S = 10.0
 LAG = "phasewise_event_loop_lag_seconds"
@@ -60,10 +51,8 @@ LAG = "phasewise_event_loop_lag_seconds"
 def main() -> None:
     """Measure, and print one JSON object whatever there was to measure with."""
     options = parse_options()
-    end_in_order_when_told()
     allow_many_streams()
-    build = (platform.python_implementation(), platform.python_version(), *platform.python_build())
-    result: dict[str, Any] = {"python": " ".join(build), "build": phasewise.__version__}
+    result: dict[str, Any] = {"python": interpreter(), "build": phasewise.__version__}
     with tempfile.TemporaryDirectory(prefix="phasewise-traces-") as folder:
         try:
             tools = Tools(find_bench(options.bench_folder), Path(folder), Path("venvs"))
@@ -72,24 +61,17 @@ def main() -> None:
             result = {"skipped": str(reason), **result}
         except DidNotStart as error:
             raise SystemExit(f"error: {error}") from error
-    if not options.json:
-        print(json.dumps(result, indent=2))
-    print(json.dumps(result))
+    print_record(result, options)
     if result.get("errors"):
         raise SystemExit(f"error: {result['errors']} requests failed")
 
 
 def parse_options() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--before", type=Path, help="a checkout of the repository without traces")
+    parser = command_line(__doc__, quick="seconds, not minutes: proves that it runs")
     parser.add_argument("--bench-folder", type=Path, help="default: ../shared/gateway-bench")
     parser.add_argument("--rounds", type=int, help="default: 12")
     parser.add_argument("--seconds", type=float, default=3.0, help="of one run")
-    parser.add_argument("--quick", action="store_true", help="seconds, not minutes: proves that it runs")
-    parser.add_argument("--json", action="store_true", help="print only the closing JSON object")
     options = parser.parse_args()
     options.rounds = options.rounds or (1 if options.quick else 12)
     options.seconds = 0.5 if options.quick else options.seconds
@@ -98,8 +80,7 @@ def parse_options() -> argparse.Namespace:
 
 def measure(tools: Tools, options: argparse.Namespace) -> dict[str, Any]:
     """Start everything, run the rounds, end everything."""
-    cores = sorted(os.sched_getaffinity(0))
-    load_core, gateway_core = cores[0], cores[min(1, len(cores) - 1)]
+    load_core, gateway_core = two_cores()
     os.sched_setaffinity(0, {load_core})  # the collector is a thread of this process
     loads = (
         Load(REQUEST, 8, options.seconds, prompt_bytes=1024),
@@ -109,7 +90,7 @@ def measure(tools: Tools, options: argparse.Namespace) -> dict[str, Any]:
         stack.enter_context(running("fake", tools.upstream, load_core, tools.folder))
         url = stack.enter_context(collector())
         arms = []
-        for name, command in commands(tools, url, options.before).items():
+        for name, command in commands(tools, url).items():
             arms.append(stack.enter_context(running(name, command, gateway_core, tools.folder)))
         bench = Bench(tools, load_core)
         rows, lags = run_rounds(bench, arms, loads, options.rounds)
@@ -124,15 +105,12 @@ def measure(tools: Tools, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def commands(tools: Tools, url: str, before: Path | None) -> dict[str, Any]:
-    """How every arm is started. Without sources from before, that arm is left out."""
+def commands(tools: Tools, url: str) -> dict[str, Any]:
+    """How every arm is started."""
     found = {}
     for name in (OFF, AGAIN, SAMPLED, ALL):
         traces = {"traces": {"endpoint": url, "sample": SHARES[name]}} if name in SHARES else None
         found[name] = our_command(tools.folder, tools.upstream_port, name, settings=traces)
-    before = before or sources_before(ADDED_WITH, tools.folder / "before")
-    if before is not None:
-        found[BEFORE] = our_command(tools.folder, tools.upstream_port, BEFORE, checkout=before)
     return found
 
 
@@ -152,7 +130,7 @@ def run_rounds(
                 wait_until_idle(arm)
                 rows.append(replace(row, cpu_s=arm.cpu_s - before_s))
                 lags[arm.name] = max(lags[arm.name], scraped(arm, LAG))
-                print(f"round {number + 1}: {rows[-1]}", file=sys.stderr, flush=True)
+                say(f"round {number + 1}: {rows[-1]}")
     return rows, lags
 
 
@@ -182,12 +160,11 @@ def ratios(rows: Sequence[Row], load: str) -> dict[str, float | None]:
     compared = {
         "otel_cpu_ratio": (SAMPLED, OFF),
         "otel_all_cpu_ratio": (ALL, OFF),
-        "off_cpu_ratio": (OFF, BEFORE),
         "aa_ratio": (AGAIN, OFF),
     }
     found: dict[str, float | None] = {}
     for name, (one, other) in compared.items():
-        pairs = zip(costs[one], costs.get(other, ()), strict=False)
+        pairs = zip(costs[one], costs[other], strict=True)
         found |= figures(name, ratio(list(pairs)))
     return found | {f"{arm}_us": round(sorted(each)[len(each) // 2], 1) for arm, each in costs.items()}
 
@@ -223,22 +200,6 @@ def collector() -> Iterator[str]:
     finally:
         server.shutdown()
         server.server_close()
-
-
-def sources_before(added_with: str, folder: Path) -> Path | None:
-    """The sources before the commit that added this file; None in a clone that does not reach so far."""
-    added = git("log", "--diff-filter=A", "--format=%H", "-1", "--", added_with).decode().strip()
-    archive = git("archive", f"{added}^", "src") if added else b""
-    if not archive:
-        return None
-    with tarfile.open(fileobj=io.BytesIO(archive)) as files:
-        files.extractall(folder, filter="data")
-    return folder
-
-
-def git(*words: str) -> bytes:
-    """What git prints; nothing if it fails."""
-    return subprocess.run(["git", *words], cwd=REPOSITORY, capture_output=True, check=False).stdout
 
 
 if __name__ == "__main__":

@@ -17,12 +17,10 @@ ratio), and the calibration itself.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import math
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -35,6 +33,7 @@ from typing import Any
 
 import orjson
 from planted.fleet import PHASEWISE, CommandFailed
+from script import command_line, interpreter, use_home
 
 import phasewise
 from phasewise.benchmark.calibrate.machine import core_flops_per_s, core_read_bytes_per_s
@@ -84,13 +83,9 @@ PORT = 19480
 
 def main() -> None:
     """Start the engine, calibrate it, and print what binds its phases."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="a small model, for a short time")
-    parser.add_argument("--json", action="store_true", help="print nothing but the last line")
+    parser = command_line(__doc__, quick="a small model, for a short time")
     options = parser.parse_args()
-    os.environ.setdefault("PHASEWISE_HOME", str(HERE.parent / ".phasewise"))
+    use_home()
     shape = SHAPE | (SMALL if options.quick else {})
     before = peaks()
     with tempfile.TemporaryDirectory(prefix="two-phases-") as scratch:
@@ -218,9 +213,7 @@ def record(shape: dict[str, Any], found: dict[str, Any], read: float, flops: flo
         "core_reads_gb_per_s": round(read / 1e9, 2),
         "core_gflops": round(flops / 1e9, 1),
         "stolen_share": found["stolen_share"],
-        "python": " ".join(
-            (platform.python_implementation(), platform.python_version(), *platform.python_build())
-        ),
+        "python": interpreter(),
         "phasewise": phasewise.__version__,
         "calibration": found,
     }

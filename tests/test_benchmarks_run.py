@@ -54,7 +54,6 @@ OTHERS = (
     "bench_lag",
     "bench_power",
     "predictions",
-    "decision_cost",
     "semantic_cache",
 )
 

@@ -40,8 +40,8 @@ import psutil
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from ending import end_in_order_when_told  # noqa: E402 - benchmarks are no package
 from overhead.arms import gateway_of  # noqa: E402
+from script import end_in_order_when_told  # noqa: E402 - benchmarks are no package
 from stress.processes import fake_engines, free_port, running, wait_until_ready  # noqa: E402
 
 RUNS = 5

@@ -1374,7 +1374,9 @@ def flood_without_a_key(rng: Random) -> RawCase:
     return RawCase("flood_without_a_key", head + _fill(b"[", size), (0, 401))
 
 
-KINDS: tuple[Callable[[Random], Case | RawCase], ...] = (
+Kinds = tuple[Callable[[Random], Case | RawCase], ...]
+
+SMALL: Kinds = (
     repeats_in_repeats,
     braces_never_closed,
     patterns_in_all,
@@ -1438,6 +1440,8 @@ KINDS: tuple[Callable[[Random], Case | RawCase], ...] = (
     other_protocols,
     head_without_end,
     blank_lines_first,
+)
+LARGE: Kinds = (
     million_values,
     flood_of_spaces,
     flood_of_escapes,
@@ -1453,24 +1457,4 @@ KINDS: tuple[Callable[[Random], Case | RawCase], ...] = (
     flood_of_arguments,
     flood_of_chunks,
     flood_without_a_key,
-)
-
-LARGE: frozenset[str] = frozenset(
-    {
-        "million_values",
-        "flood_of_spaces",
-        "flood_of_escapes",
-        "flood_of_digits",
-        "flood_of_fractions",
-        "string_without_end",
-        "flood_of_sentences",
-        "flood_of_patterns",
-        "flood_of_data",
-        "flood_in_a_string",
-        "flood_of_brackets",
-        "flood_of_biases",
-        "flood_of_arguments",
-        "flood_of_chunks",
-        "flood_without_a_key",
-    }
 )

@@ -9,7 +9,6 @@ import json
 import os
 import random
 import socket
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from resuming.timelines import ADMIN_KEY_SHA256
-from stress.processes import free_port, running, wait_until_ready
+from stress.processes import free_port, phasewise, running, wait_until_ready
 
 from phasewise.clients.step_feed import default_steps_url
 
@@ -108,7 +107,7 @@ def real_engines(layout: Layout, pools: list[dict[str, Any]] | None = None) -> I
         # YAML reads JSON too.
         file.write_text(json.dumps(settings))
         try:
-            phasewise("up", str(file), "--detach", "--no-engine-keys", "--json")
+            phasewise("up", str(file), "--detach", "--no-engine-keys")
             home = Path(os.environ["PHASEWISE_HOME"])
             reported = json.loads((home / "run" / f"{FLEET}.gateway").read_text())
             yield Engines(layout, MODEL, tuple(reported["workers"]))
@@ -152,10 +151,3 @@ def free_engine_port() -> int:
                 continue
             return first
     raise SystemExit("no free ports were found for two engines")
-
-
-def phasewise(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a phasewise command."""
-    return subprocess.run(
-        [sys.executable, "-m", "phasewise.cli", *arguments], check=True, stdout=subprocess.PIPE, text=True
-    )

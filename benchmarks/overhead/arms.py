@@ -63,7 +63,6 @@ def our_command(
     upstream_port: int,
     name: str,
     *,
-    profile: Path | None = None,
     checkout: Path | None = None,
     settings: dict[str, Any] | None = None,
 ) -> Command:
@@ -83,9 +82,8 @@ def our_command(
     worker = {"name": "w0", "url": f"http://127.0.0.1:{upstream_port}", "model": MODEL, "slots": SLOTS}
     # Every JSON text is YAML, too.
     file.write_text(json.dumps({"version": 1, "gateway": gateway, "workers": [worker]}))
-    observed = () if profile is None else ("-m", "cProfile", "-o", str(profile))
     sources = {} if checkout is None else {"PYTHONPATH": str(checkout.resolve() / "src")}
-    return Command(port, (sys.executable, *observed, *gateway_of(checkout), str(file)), sources)
+    return Command(port, (sys.executable, *gateway_of(checkout), str(file)), sources)
 
 
 def gateway_of(checkout: Path | None) -> tuple[str, ...]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from stress.processes import fleet_status, phasewise
 
 from phasewise.clients.http_client import HttpClient
 
@@ -46,7 +46,7 @@ async def kill_real_engines(kills: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         plan = Path(folder) / "fleet.yaml"
         plan.write_text(PLAN)
-        fleet = json.loads(phasewise("up", str(plan), "--detach", "--no-engine-keys", "--json").stdout)
+        fleet = phasewise("up", str(plan), "--detach", "--no-engine-keys")
     client = HttpClient(URL, PATIENT)
     tally: dict[str, Any] = {"kills": 0, "exact": 0, "near_ties": 0, "wrong_text": 0, "ended_with_error": 0}
     ids: list[str] = []
@@ -103,7 +103,7 @@ async def killed_in_mid_stream(
     reading = asyncio.ensure_future(read_stream(client, CHAT, {**body, "stream": True}, seen))
     await asyncio.wait_for(here.wait(), timeout=120.0)
     worker = await serving_worker(client, begun[0].request_id)
-    for engine in status()["engines"]:
+    for engine in fleet_status(FLEET)["engines"]:
         if engine["name"] == worker:
             # The engine leads a group of its own; its core may be a process beside the front end.
             os.killpg(os.getpgid(engine["process"]["pid"]), signal.SIGKILL)
@@ -118,17 +118,3 @@ async def judged(engine: HttpClient, read: Read, expected: Undisturbed) -> str:
     if gap is None:
         return "exact" if read.text == "".join(expected.texts) else "wrong_text"
     return "near_ties" if gap < NEAR_TIE_NATS else "wrong_text"
-
-
-def status() -> dict[str, Any]:
-    """The fleet as `phasewise status` tells it."""
-    reported = json.loads(phasewise("status", FLEET, "--json", check=False).stdout)
-    fleet: dict[str, Any] = reported["fleets"][0]
-    return fleet
-
-
-def phasewise(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run a phasewise command."""
-    return subprocess.run(
-        [sys.executable, "-m", "phasewise.cli", *arguments], check=check, stdout=subprocess.PIPE, text=True
-    )

@@ -159,6 +159,49 @@ def free_port() -> int:
         return port
 
 
+def steady_steps(step_s: float) -> dict[str, float]:
+    """The cost of an engine whose every step takes the same time, whatever is in it."""
+    return {
+        "floor_s": step_s,
+        "knee_tokens": 10**9,
+        "beyond_knee_s_per_token": 0.0,
+        "attention_s_per_token_pair": 0.0,
+        "kv_read_s_per_token": 0.0,
+        "per_request_s": 0.0,
+    }
+
+
+def two_cores() -> tuple[int, int]:
+    """For the load and for the gateways; the same on a machine that has only one."""
+    cores = sorted(os.sched_getaffinity(0))
+    return cores[0], cores[min(1, len(cores) - 1)]
+
+
+def phasewise(*arguments: str, check: bool = True) -> dict[str, Any]:
+    """Run a phasewise command and read the JSON that it prints."""
+    command = [sys.executable, "-m", "phasewise.cli", *arguments, "--json"]
+    found: dict[str, Any] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=check).stdout)
+    return found
+
+
+def fleet_status(name: str) -> dict[str, Any]:
+    """The fleet as `phasewise status` reports it."""
+    fleet: dict[str, Any] = phasewise("status", name, check=False)["fleets"][0]
+    return fleet
+
+
+@contextmanager
+def real_engine(name: str) -> Iterator[dict[str, Any]]:
+    """The state of a fleet of one real engine with the demo model, on ports that are free."""
+    engine_port, gateway_port = map(str, free_ports())
+    ports = ("--port", gateway_port, "--engine-port", engine_port)
+    state = phasewise("up", "--detach", "--no-engine-keys", "--name", name, *ports)
+    try:
+        yield state
+    finally:
+        phasewise("down", name)
+
+
 def serving_pids(pid: int) -> list[int]:
     """The processes that a gateway's supervisor keeps; of any other process, itself."""
     tasks = Path(f"/proc/{pid}/task").glob("*/children")

@@ -14,8 +14,8 @@ import pytest
 from phasewise.clients.http_client import HttpClient, Timeouts
 from phasewise.core.errors import UpstreamError
 from tests.deploy.envoy import envoy_program
-from tests.deploy.test_envoy_in_front import free_port
 from tests.gateway.harness import eventually
+from tests.real_engine import free_port
 
 PATIENT = Timeouts(connect_s=30.0, head_s=60.0, idle_s=60.0)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 
 import orjson
 import pytest
@@ -16,17 +15,12 @@ from tests.deploy.envoy import envoy_program
 from tests.gateway.gateway_process import running_process
 from tests.gateway.harness import chat_body, events_of, eventually
 from tests.paths import ROOT
+from tests.real_engine import free_port
 
 pytestmark = pytest.mark.real
 
 CONFIG = (ROOT / "deploy" / "envoy" / "gateways.yaml").read_text()
 PATIENT = Timeouts(connect_s=30.0, head_s=60.0, idle_s=60.0)
-
-
-def free_port():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
 
 
 @contextlib.asynccontextmanager

@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import urllib.parse
@@ -31,6 +30,7 @@ from phasewise.simulator.kv import Connector
 from tests.builders import make_attempt, make_timeline
 from tests.deploy.files import DEPLOY, ROOT, filled_in, queries, read_dashboard
 from tests.gateway.harness import eventually, running_gateway, worker_for
+from tests.real_engine import free_port
 
 # One Prometheus for all of them, in one event loop.
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.xdist_group("prometheus")]
@@ -48,12 +48,6 @@ def tool(name):
     if path is None:
         pytest.skip(f"{name} is missing: apt-get install prometheus")
     return path
-
-
-def free_port():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
 
 
 def promtool(*arguments, stdin=None):

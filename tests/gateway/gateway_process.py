@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import socket
 import sys
 
 import yaml
@@ -13,6 +12,7 @@ import yaml
 from phasewise.clients.http_client import HttpClient, Timeouts
 from phasewise.core.errors import UpstreamError
 from tests.gateway.harness import eventually
+from tests.real_engine import free_port
 
 STARTS_WITHIN_S = 60.0
 
@@ -57,7 +57,7 @@ def home_of(path):
 @contextlib.asynccontextmanager
 async def running_process(folder, *engines, slots=256, stderr=asyncio.subprocess.PIPE, **settings):
     """A gateway process before these engines until the block is left, with `settings` under `gateway`."""
-    port = _free_port()
+    port = free_port()
     process = await start(_write_file(folder, engines, slots, {"port": port, **settings}), stderr)
     gateway = GatewayProcess(process, port)
     try:
@@ -68,12 +68,6 @@ async def running_process(folder, *engines, slots=256, stderr=asyncio.subprocess
         if process.returncode is None:
             process.kill()
             await process.communicate()
-
-
-def _free_port():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
 
 
 def _write_file(folder, engines, slots, settings):

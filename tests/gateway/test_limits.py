@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 import time
-from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import mkdtemp
 
 import orjson
 import pytest
 import redis.asyncio
-import yaml
 
-from phasewise.clients.http_client import HttpClient
-from phasewise.core.errors import UpstreamError
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.fleet.config import ApiKey, RedisConfig
 from phasewise.gateway.api.auth import key_sha256
 from phasewise.gateway.api.quotas import LEASE_S
+from tests.gateway.gateway_process import running_process
 from tests.gateway.harness import chat_body, eventually, listening, running_gateway
-from tests.real_engine import free_port
 
 KEY = "a-key-with-limits"
 ENDLESS = {"max_tokens": 4000, "ignore_eos": True}
@@ -161,63 +157,30 @@ async def test_while_redis_is_away_the_rule_is_followed_and_metrics_show_it(
 # --- several gateways, one Redis --------------------------------------------------------------------------
 
 
-class GatewayProcess:
-    """A gateway in a process of its own, and a client for it."""
-
-    def __init__(self, process, client):
-        self.process = process
-        self.client = client
-
-    async def chat(self, **fields):
-        body = orjson.dumps(chat_body("say something", **fields))
-        return await self.client.fetch("POST", "/v1/chat/completions", headers=BEARER, body=body)
-
-    async def kill(self):
-        self.process.kill()
-        await self.process.wait()
-
-
-@asynccontextmanager
-async def gateway_process(folder, engine, redis_url, **limits):
-    port = free_port()
-    path = folder / f"gateway-{port}.yaml"
-    settings = {
-        "port": port,
-        "api_keys": [key(**limits).model_dump()],
-        "redis": {"url": redis_url, "deadline_s": 10.0, "when_down": "reject"},
-    }
-    workers = [{"name": "w0", "url": engine.base_url, "model": engine.model}]
-    path.write_text(yaml.safe_dump({"gateway": settings, "workers": workers}))
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "phasewise.cli", "gateway", str(path), env=os.environ
+def limited_process(folder, engine, redis_url, **limits):
+    """A gateway in a process of its own that counts this key's limits in Redis."""
+    return running_process(
+        Path(mkdtemp(dir=folder)),
+        engine,
+        api_keys=[key(**limits).model_dump()],
+        redis={"url": redis_url, "deadline_s": 10.0, "when_down": "reject"},
     )
-    client = HttpClient(f"http://127.0.0.1:{port}")
-    try:
-        await eventually(lambda: _answers(client), timeout_s=60.0)
-        yield GatewayProcess(process, client)
-    finally:
-        client.close()
-        if process.returncode is None:
-            process.terminate()
-            await process.wait()
 
 
-async def _answers(client):
-    try:
-        return (await client.fetch("GET", "/health")).status == 200
-    except UpstreamError:
-        return False
+async def chat(gateway, **fields):
+    body = orjson.dumps(chat_body("say something", **fields))
+    return await gateway.client.fetch("POST", "/v1/chat/completions", headers=BEARER, body=body)
 
 
 async def test_two_processes_let_exactly_the_limit_pass_between_them(tmp_path, own_redis):
     async with (
         running_engines(1) as (engine,),
-        gateway_process(tmp_path, engine, own_redis.url, requests_per_minute=30) as first,
-        gateway_process(tmp_path, engine, own_redis.url, requests_per_minute=30) as second,
+        limited_process(tmp_path, engine, own_redis.url, requests_per_minute=30) as first,
+        limited_process(tmp_path, engine, own_redis.url, requests_per_minute=30) as second,
     ):
         began_s = time.monotonic()
         replies = await asyncio.gather(
-            *(gateway.chat(max_tokens=1) for _ in range(60) for gateway in (first, second))
+            *(chat(gateway, max_tokens=1) for _ in range(60) for gateway in (first, second))
         )
         # One flows in every two seconds.
         flowed_in = int((time.monotonic() - began_s) / 2) + 1
@@ -229,14 +192,14 @@ async def test_two_processes_let_exactly_the_limit_pass_between_them(tmp_path, o
 async def test_a_gateway_that_is_killed_gives_its_slots_back(tmp_path, own_redis):
     async with (
         running_engines(1) as (engine,),
-        gateway_process(tmp_path, engine, own_redis.url, max_concurrent=3) as first,
-        gateway_process(tmp_path, engine, own_redis.url, max_concurrent=3) as second,
+        limited_process(tmp_path, engine, own_redis.url, max_concurrent=3) as first,
+        limited_process(tmp_path, engine, own_redis.url, max_concurrent=3) as second,
     ):
         engine.inject("slow", factor=50.0)
-        held = [asyncio.create_task(first.chat(stream=True, **ENDLESS)) for _ in range(3)]
+        held = [asyncio.create_task(chat(first, stream=True, **ENDLESS)) for _ in range(3)]
 
         async def full():
-            return code_of(await second.chat(max_tokens=1)) == "concurrency_over_limit"
+            return code_of(await chat(second, max_tokens=1)) == "concurrency_over_limit"
 
         async with redis.asyncio.Redis.from_url(own_redis.url) as plain:
             leases = f"phasewise:{{{key_sha256(KEY)[:16]}}}:leases"
@@ -249,12 +212,13 @@ async def test_a_gateway_that_is_killed_gives_its_slots_back(tmp_path, own_redis
         # Renewed as long as the gateway lives, however long its requests last.
         await asyncio.sleep(LEASE_S + 1.0)
         assert await full()
-        await first.kill()
+        first.process.kill()
+        await first.ended()
         for task in held:
             task.cancel()
         await asyncio.wait(held)
 
         async def served():
-            return code_of(await second.chat(max_tokens=1)) == "served"
+            return code_of(await chat(second, max_tokens=1)) == "served"
 
         await eventually(served, timeout_s=LEASE_S + 30.0)
