@@ -11,7 +11,7 @@ from phasewise.clients.step_feed import ListingFeed
 from phasewise.core.engine_metrics import EngineSeries, delta
 from phasewise.core.timeline import Part
 from phasewise.engines import llama_cpp, vllm
-from phasewise.engines.reply import read_account
+from phasewise.engines.known import read_account
 from tests.contract.engine_calls import chat_body, post_json
 from tests.gateway.harness import eventually
 

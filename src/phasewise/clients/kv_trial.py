@@ -15,7 +15,7 @@ from phasewise.clients.http_client import HttpClient
 from phasewise.core.engine_metrics import KvCounters
 from phasewise.core.kv_transfer import KvGrowth, KvProof
 from phasewise.core.timeline import NO_ACCOUNT
-from phasewise.engines.reply import read_account
+from phasewise.engines.known import read_account
 
 COUNTED_WITHIN_S = 1.0
 """The engine counts a transfer with its next step, a moment after the answer."""

@@ -8,7 +8,7 @@ from hashlib import sha1
 from importlib import resources
 from typing import Any
 
-from phasewise.clients.fair_deadline import fair_deadline
+from phasewise.clients.event_loop import fair_deadline
 from phasewise.clients.redis_connection import Command, SharedConnection, redis_connections
 from phasewise.core.errors import StoreUnreachable
 

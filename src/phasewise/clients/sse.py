@@ -14,7 +14,7 @@ import orjson
 
 from phasewise.core.errors import FailureKind, UpstreamError
 from phasewise.core.timeline import EngineAccount
-from phasewise.engines.reply import read_account
+from phasewise.engines.known import read_account
 
 EVENT_LIMIT_BYTES = 16 * 1024 * 1024
 """No engine writes a larger event; holding more would only fill memory."""

@@ -67,7 +67,6 @@ class GenerationRequest:
     priority: int = 0
     weight: float = 1.0
     slo_class: str = "default"
-    lora: str | None = None
     prefix_marks: tuple[str, ...] = ()
     choices: int = 1
     text_marks: tuple[str, ...] = ()

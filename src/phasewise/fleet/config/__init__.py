@@ -1,6 +1,5 @@
 """Frozen configuration."""
 
-from phasewise.fleet.config.engine_flags import find_flag
 from phasewise.fleet.config.fleet import (
     DEMO_MODEL,
     LLAMA_CPP,
@@ -9,6 +8,7 @@ from phasewise.fleet.config.fleet import (
     Levers,
     Pool,
     Speculation,
+    find_flag,
 )
 from phasewise.fleet.config.gateway import (
     LOOPBACK_HOSTS,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from phasewise.core.errors import ConfigError
 from phasewise.core.worker import Role
-from phasewise.engines import llama_cpp
+from phasewise.engines import llama_cpp, vllm
 from phasewise.fleet.config import (
     KV_TRANSFER_FLAG,
     LLAMA_CPP,
@@ -16,10 +16,11 @@ from phasewise.fleet.config import (
     KvTransferConfig,
     Levers,
     Pool,
+    byte_size,
     find_flag,
 )
 from phasewise.fleet.engines.environment import EngineEnvironment
-from phasewise.fleet.engines.lever_flags import lever_arguments
+from phasewise.fleet.engines.known_models import ServedModel
 from phasewise.fleet.engines.llama_server import KEY_VARIABLE
 from phasewise.fleet.local.placement import EnginePlace
 
@@ -52,6 +53,18 @@ def levers_of(pool: Pool) -> Levers:
             "max_num_seqs": own.max_num_seqs or running,
         }
     )
+
+
+LEVER_FLAGS = {name: vllm.FLAGS[name] for name in Levers.model_fields}
+
+
+def lever_arguments(levers: Levers) -> list[str]:
+    """The engine's arguments for every lever that is set."""
+    arguments: list[str] = []
+    for name, value in levers.model_dump(exclude_none=True).items():
+        plain = byte_size(value) if name == "kv_cache_memory_bytes" else value
+        arguments += vllm.flags(name, plain) or ()
+    return arguments
 
 
 # --- What makes an engine transfer KV: the connector's flag and the environment it reads. Pure.
@@ -96,21 +109,6 @@ LLAMA_CPP_RESERVED_FLAGS = frozenset({"--host", "--port", "--alias", "-a"})
 GUARDED_SINCE = (0, 3)
 """The version of the plugin from which it can guard an engine."""
 QUIET_ENDPOINTS = "/health,/metrics,/load"
-
-
-@dataclass(frozen=True)
-class ServedModel:
-    """The name clients use and what the engine loads for it: a folder or a Hugging Face id.
-
-    `in_bf16` is whether the engine computes in bfloat16 by default on a CPU (False: it does not, or unknown).
-    `gguf` is the file that llama.cpp loads for it (empty: no pool needs it).
-    """
-
-    name: str
-    source: str
-    is_folder: bool
-    in_bf16: bool = False
-    gguf: str = ""
 
 
 @dataclass(frozen=True)

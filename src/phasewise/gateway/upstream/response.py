@@ -28,7 +28,7 @@ from phasewise.clients.sse import (
 )
 from phasewise.core.errors import FailureKind, UpstreamError
 from phasewise.core.timeline import NO_ACCOUNT, EngineAccount
-from phasewise.engines.reply import read_account
+from phasewise.engines.known import read_account
 
 _MORE_THAN_TEXT = (
     "reasoning",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from phasewise.core.timeline import EngineAccount, Part, Source, Span
-from phasewise.engines.reply import read_account
+from phasewise.engines.known import read_account
 
 METRICS = {
     "time_to_first_token_ms": 80.0,
