@@ -162,7 +162,6 @@ class GenerationCall:
     cache_salt: str
     stream: bool
     include_usage: bool
-    continuous_usage: bool
     return_token_ids: bool
     keep_kv: bool = False
     remote_kv: RemoteKv | None = None
@@ -205,7 +204,6 @@ def parse_call(
         cache_salt=str(data.get("cache_salt") or ""),
         stream=bool(data.get("stream")),
         include_usage=bool(options.get("include_usage")),
-        continuous_usage=bool(options.get("include_usage") and options.get("continuous_usage_stats")),
         return_token_ids=bool(data.get("return_token_ids")),
         keep_kv=wants_kv_kept(data.get("kv_transfer_params")),
         remote_kv=remote_kv_of(data.get("kv_transfer_params")),
