@@ -22,8 +22,9 @@ INFERENCE_PATHS = {
 def engine_of(metrics: bytes, headers: Sequence[tuple[bytes, bytes]] = ()) -> Engine | None:
     """The kind of engine whose reply to /metrics this is; None for another server's."""
     servers = [value for name, value in headers if name.lower() == b"server"]
+    counting = (engine for engine in ENGINES if engine.PREFIX.encode() in metrics)
     named = (engine for engine in ENGINES for server in servers if server == engine.SERVER)
-    return next((engine for engine in ENGINES if engine.speaks(metrics)), None) or next(named, None)
+    return next(counting, None) or next(named, None)
 
 
 def read_page(page: bytes, at_unix_s: float) -> MetricsPage:
