@@ -14,7 +14,7 @@ from phasewise.clients.engine_metrics import fetch_page
 from phasewise.clients.http_client import HttpClient
 from phasewise.core.engine_metrics import KvCounters
 from phasewise.core.kv_transfer import KvGrowth, KvProof
-from phasewise.core.timeline import NO_ACCOUNT
+from phasewise.core.timeline import NO_ACCOUNT, EngineAccount
 from phasewise.engines.known import read_account
 
 COUNTED_WITHIN_S = 1.0
@@ -28,15 +28,11 @@ _PATH = "/v1/completions"
 
 @dataclass(frozen=True, slots=True)
 class TrialAnswer:
-    """One engine's answer to our prompt; None where it reports nothing. `params` locate the KV it keeps."""
+    """One engine's answer to our prompt. `params` locate the KV it keeps."""
 
     status: int
     text: str = ""
-    prompt_tokens: int | None = None
-    cached_tokens: int = 0
-    queue_s: float | None = None
-    prefill_s: float | None = None
-    gap_s: float | None = None
+    account: EngineAccount = NO_ACCOUNT
     params: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -111,17 +107,9 @@ def _answer(status: int, body: bytes) -> TrialAnswer:
         said = orjson.loads(body)
         if status != 200:
             return TrialAnswer(status)
-        account = read_account(said) or NO_ACCOUNT
-        gaps = (account.output_tokens or 1) - 1
+        text = str(said["choices"][0]["text"])
         return TrialAnswer(
-            status=status,
-            text=str(said["choices"][0]["text"]),
-            prompt_tokens=account.prompt_tokens,
-            cached_tokens=account.cached_tokens or 0,
-            queue_s=account.queue_s,
-            prefill_s=account.prefill_s,
-            gap_s=account.decode_s / gaps if gaps and account.decode_s is not None else None,
-            params=said.get("kv_transfer_params") or {},
+            status, text, read_account(said) or NO_ACCOUNT, said.get("kv_transfer_params") or {}
         )
     except (ValueError, LookupError, TypeError, AttributeError):
         return TrialAnswer(status if status != 200 else 502)

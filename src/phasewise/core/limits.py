@@ -21,11 +21,7 @@ class Limits:
     @property
     def unlimited(self) -> bool:
         """Whether there is nothing to count."""
-        return (
-            self.requests_per_minute is None
-            and self.tokens_per_minute is None
-            and self.max_concurrent is None
-        )
+        return self == NO_LIMITS
 
 
 NO_LIMITS = Limits()

@@ -13,6 +13,13 @@ from math import isnan
 from statistics import median
 
 STEP_RECORD_VERSION = 1
+RECORDED_AS_NAMED = (
+    *("running", "waiting", "prompt_tokens", "prompt_requests", "decode_tokens", "decode_requests"),
+    *("preempted", "first_tokens"),
+)
+"""What a record of a step has under the names of the step's fields; likewise of a request that ended:"""
+ENDED_AS_NAMED = ("reason", "prompt_tokens", "cached_tokens", "output_tokens", "preemptions")
+ENDED_PHASES = ("queue_s", "prefill_s", "decode_s", "e2e_s")
 CLOCK_SLACK_S = 0.005
 """The engine's core and its front end timestamp events a few milliseconds apart."""
 FIRST_SEQ = 0

@@ -156,7 +156,13 @@ def _of_pair(prefill: EngineFacts, decode: EngineFacts, trial: TrialFacts) -> It
     where = f"{prefill.name} -> {decode.name}"
     if trial.proven:
         if trial.same_text is False:
-            yield _text_differs(where, prefill.name)
+            yield CheckFinding(
+                Mistake.TEXT_DIFFERS,
+                where,
+                f"the pair answers one prompt with another text than {prefill.name} alone",
+                "run the check again: two nearly equal tokens may swap once; a difference every time means "
+                "wrong KV",
+            )
         if trial.side_channel in _OUT_OF_REACH:
             yield _out_of_reach(prefill, decode, trial, where)
         return
@@ -190,7 +196,8 @@ def _sides_differ(prefill: EngineFacts, decode: EngineFacts, where: str) -> Iter
         theirs = f"{prefill.block_tokens} and {decode.block_tokens} tokens"
         said, same = "have blocks of different size", "the same --block-size"
         yield _differ(Mistake.BLOCK_SIZE_DIFFERS, where, sides, said, theirs, same)
-    if _unlike_types(prefill.cache_dtype, decode.cache_dtype):
+    types = {prefill.cache_dtype, decode.cache_dtype}
+    if _unlike(prefill.cache_dtype, decode.cache_dtype) and not ("auto" in types and types <= _OF_THE_MODEL):
         theirs = f"{prefill.cache_dtype} and {decode.cache_dtype}"
         said, same = "keep KV in different types", "the same --kv-cache-dtype (levers.kv_dtype)"
         yield _differ(Mistake.CACHE_DTYPE_DIFFERS, where, sides, said, theirs, same)
@@ -198,11 +205,6 @@ def _sides_differ(prefill: EngineFacts, decode: EngineFacts, where: str) -> Iter
 
 def _unlike(one: object, other: object) -> bool:
     return one is not None and other is not None and one != other
-
-
-def _unlike_types(one: str | None, other: str | None) -> bool:
-    same = "auto" in {one, other} and {one, other} <= _OF_THE_MODEL
-    return _unlike(one, other) and not same
 
 
 def _differ(mistake: Mistake, where: str, sides: str, said: str, theirs: str, same: str) -> CheckFinding:
@@ -333,15 +335,6 @@ def _hidden(prefill: EngineFacts, decode: EngineFacts, trial: TrialFacts, where:
     return CheckFinding(Mistake.NOT_PROVEN, where, words, fix)
 
 
-def _text_differs(where: str, prefill: str) -> CheckFinding:
-    return CheckFinding(
-        Mistake.TEXT_DIFFERS,
-        where,
-        f"the pair answers one prompt with another text than {prefill} alone",
-        "run the check again: two nearly equal tokens may swap once; a difference every time means wrong KV",
-    )
-
-
 def _of_failure_policies(engines: Iterable[EngineFacts]) -> Iterator[CheckFinding]:
     for engine in engines:
         if engine.recomputes_on_failure:
@@ -377,10 +370,9 @@ class CheckResult:
             "running": self.ran,
             "seconds": round(self.seconds, 3),
             "engines": [asdict(engine) for engine in self.facts.engines],
-            "pairs": [_pair(trial) for trial in self.facts.trials],
+            "pairs": [
+                {**asdict(trial), "proven": trial.proven, "bytes_per_s": trial.bytes_per_s}
+                for trial in self.facts.trials
+            ],
             "findings": [{**asdict(finding), "warning": finding.is_warning} for finding in self.findings],
         }
-
-
-def _pair(trial: TrialFacts) -> dict[str, Any]:
-    return {**asdict(trial), "proven": trial.proven, "bytes_per_s": trial.bytes_per_s}
