@@ -19,7 +19,7 @@ import orjson
 from numpy.typing import NDArray
 
 from phasewise.clients.embedding_folder import MODEL_FILE, TOKENIZER_FILE
-from phasewise.clients.http_client import Access, Headers, HttpClient, Reply, Timeouts, origin
+from phasewise.clients.http_client import Access, HttpClient, Reply, Timeouts, origin
 from phasewise.clients.key_file import read_key
 from phasewise.core.caching import Vector
 from phasewise.core.errors import (
@@ -194,7 +194,6 @@ MOST_UNDER_WAY = 64
 """Open requests at once; a server that needs more than this is too slow for every caller."""
 _TIMEOUTS = Timeouts(connect_s=2.0, head_s=10.0, idle_s=10.0)
 _MOST_DIMENSIONS = 16_384
-_JSON: Headers = ((b"content-type", b"application/json"),)
 _REJECTED_THE_TEXT = frozenset({400, 413, 422})
 
 
@@ -245,7 +244,7 @@ class HttpEmbedder:
     async def _ask(self, text: str) -> NDArray[np.float64]:
         body = orjson.dumps({"model": self._model, "input": text, "encoding_format": "float"})
         try:
-            reply = await self._client.fetch("POST", "/v1/embeddings", headers=_JSON, body=body)
+            reply = await self._client.fetch("POST", "/v1/embeddings", body=body)
         except UpstreamError as error:
             raise EmbedderUnreachable(f"the embedding server does not answer: {error.message}") from None
         return _numbers(reply)

@@ -261,7 +261,7 @@ def _thread_waits(before: CpuReading, after: CpuReading, window_s: float) -> _Wa
         return None
     waited_s = robbed_s = 0.0
     longest_s: dict[int, float] = {}
-    for (pid, _), (thread_waited_s, thread_robbed_s) in _lost(threads, _Taken.between(before, after)).items():
+    for (pid, _), (thread_waited_s, thread_robbed_s) in _lost(threads, before, after).items():
         waited_s += thread_waited_s
         robbed_s += thread_robbed_s
         longest_s[pid] = max(thread_waited_s + thread_robbed_s, longest_s.get(pid, 0.0))
@@ -284,38 +284,26 @@ def _host_wait(before: CpuReading, after: CpuReading, used_s: float, window_s: f
     return _Wait(pressed_share * others_s / (others_s + used_s), None, CpuSource.PRESSURE)
 
 
-@dataclass(frozen=True, slots=True)
-class _Taken:
-    """What each core did between two readings, and what a limit withheld from the engine."""
-
-    busy_s: Mapping[int, float]
-    stolen_s: Mapping[int, float]
-    throttled_s: float
-
-    @classmethod
-    def between(cls, before: CpuReading, after: CpuReading) -> _Taken:
-        known = after.cores.keys() & before.cores.keys()
-        return cls(
-            busy_s={core: after.cores[core].busy_s - before.cores[core].busy_s for core in known},
-            stolen_s={core: after.cores[core].stolen_s - before.cores[core].stolen_s for core in known},
-            throttled_s=max(0.0, (after.throttled_s or 0.0) - (before.throttled_s or 0.0)),
-        )
-
-
-def _lost(threads: Mapping[Thread, ThreadTime], taken: _Taken) -> dict[Thread, tuple[float, float]]:
+def _lost(
+    threads: Mapping[Thread, ThreadTime], before: CpuReading, after: CpuReading
+) -> dict[Thread, tuple[float, float]]:
     """How long each thread was ready while others ran, and how long a hypervisor had its cores while it ran.
 
     A ready thread waits for the threads on the cores that it may use: its siblings or others. Each side is
     charged in proportion to what it ran there. Where siblings run on separate cores, this charges others too
     little, so the figure is a lower bound. What a hypervisor takes, no run queue shows.
     """
+    known = after.cores.keys() & before.cores.keys()
+    cores_busy_s = {core: after.cores[core].busy_s - before.cores[core].busy_s for core in known}
+    cores_stolen_s = {core: after.cores[core].stolen_s - before.cores[core].stolen_s for core in known}
+    throttled_s = max(0.0, (after.throttled_s or 0.0) - (before.throttled_s or 0.0))
     core_sets = {thread.cores for thread in threads.values()}
     own_s = {cores: _ran_on(cores, threads.values()) for cores in core_sets}
     lost_s = {}
     for name, thread in threads.items():
-        busy_s = sum(taken.busy_s.get(core, 0.0) for core in thread.cores)
-        stolen_s = sum(taken.stolen_s.get(core, 0.0) for core in thread.cores)
-        others_s = max(0.0, busy_s - own_s[thread.cores]) + taken.throttled_s
+        busy_s = sum(cores_busy_s.get(core, 0.0) for core in thread.cores)
+        stolen_s = sum(cores_stolen_s.get(core, 0.0) for core in thread.cores)
+        others_s = max(0.0, busy_s - own_s[thread.cores]) + throttled_s
         siblings_s = max(0.0, own_s[thread.cores] - thread.ran_s)
         lost_s[name] = (
             thread.ready_s * others_s / (others_s + siblings_s) if others_s > 0 else 0.0,

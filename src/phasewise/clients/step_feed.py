@@ -201,7 +201,13 @@ def parse_steps(body: bytes) -> tuple[FeedHeader, list[EngineStep]]:
     lines = body.splitlines()
     try:
         records = [orjson.loads(line) for line in lines if line]
-        _check_versions(records)
+        for record in records:
+            if record["v"] != STEP_RECORD_VERSION:
+                raise UpstreamError(
+                    FailureKind.PROTOCOL,
+                    f"step records of version {record['v']!r} are not supported, only {STEP_RECORD_VERSION}",
+                    hint="run `phasewise engine install` again and restart the engine",
+                )
         header, *steps = records
         return _header(header), [_step(record) for record in steps]
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
@@ -210,16 +216,6 @@ def parse_steps(body: bytes) -> tuple[FeedHeader, list[EngineStep]]:
             f"the steps cannot be read ({type(error).__name__})",
             hint=f"check that this is the recorder's address; {_INSTALL_HINT}",
         ) from error
-
-
-def _check_versions(records: list[Any]) -> None:
-    for record in records:
-        if record["v"] != STEP_RECORD_VERSION:
-            raise UpstreamError(
-                FailureKind.PROTOCOL,
-                f"step records of version {record['v']!r} are not supported, only {STEP_RECORD_VERSION}",
-                hint="run `phasewise engine install` again and restart the engine",
-            )
 
 
 def _header(record: Mapping[str, Any]) -> FeedHeader:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from phasewise.core.kv_transfer import KvGrowth, KvProof
+from phasewise.core.kv_transfer import KvProof, kv_proof
 from phasewise.core.worker import Role
 
 
@@ -82,8 +82,7 @@ class TrialFacts:
             return None
         if self.prompt_tokens is None:
             return KvProof.UNCOUNTED
-        grown = KvGrowth(self.moved_tokens, self.computed_tokens)
-        return grown.proof_of(self.prompt_tokens - self.cached_tokens)
+        return kv_proof(self.moved_tokens, self.computed_tokens, self.prompt_tokens - self.cached_tokens)
 
     @property
     def proven(self) -> bool:

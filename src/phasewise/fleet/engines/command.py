@@ -143,7 +143,8 @@ def engine_command(
         str(engine.python),
         *("-m", "vllm.entrypoints.cli.main", "serve", model.source),
         *("--served-model-name", model.name),
-        *(_cpu_arguments(place.pool) if on_cpu else _gpu_arguments(place)),
+        *(_cpu_arguments(place.pool) if on_cpu else ()),
+        *(("--tensor-parallel-size", str(len(place.gpus))) if len(place.gpus) > 1 else ()),
         *(() if dtype is None else ("--dtype", dtype)),
         *lever_arguments(levers_of(place.pool)),
         *connector_arguments(place.pool, on_cpu=on_cpu, lease_s=lease_s),
@@ -162,7 +163,7 @@ def engine_command(
         env |= {"PHASEWISE_FIXES": "on"} if on_cpu else {}
         env["PHASEWISE_STEPS_ADDR"] = f"{LOOPBACK}:{place.steps_port}"
     env |= connector_environment(place, LOOPBACK, on_cpu=on_cpu)
-    env |= _cpu_environment(place) if on_cpu else _gpu_environment(place)
+    env |= _cpu_environment(place) if on_cpu else {"CUDA_VISIBLE_DEVICES": ",".join(map(str, place.gpus))}
     return EngineCommand(tuple(argv), env, _affinity(place) if on_cpu else (), records_steps=recorder)
 
 
@@ -179,18 +180,15 @@ def llama_cpp_command(place: EnginePlace, model: ServedModel) -> EngineCommand:
         # llama.cpp divides its context among the slots.
         "max_model_len": levers.max_model_len and levers.max_model_len * slots,
     }
+    given = (llama_cpp.flags(name, value) or () for name, value in settings.items() if value is not None)
     argv = [
         *(sys.executable, "-m", "phasewise.fleet.engines.llama_server", model.gguf, "--metrics", "--slots"),
-        *(word for key, value in settings.items() if value is not None for word in _llama_flags(key, value)),
+        *(word for words in given for word in words),
         *place.pool.engine_flags,
         # Last, so that no earlier argument can move an engine off the loopback interface.
         *("--alias", model.name, "--host", LOOPBACK, "--port", str(place.port)),
     ]
     return EngineCommand(tuple(argv), {}, place.cores, KEY_VARIABLE)
-
-
-def _llama_flags(name: str, value: int) -> tuple[str, ...]:
-    return llama_cpp.flags(name, value) or ()
 
 
 def _cpu_arguments(pool: Pool) -> list[str]:
@@ -222,14 +220,6 @@ def _affinity(place: EnginePlace) -> tuple[int, ...]:
     engine is ready, if a core is free (docs/reference/fleet-file.md has the measurement).
     """
     return tuple(sorted({*place.cores, *place.spare_cores}))
-
-
-def _gpu_arguments(place: EnginePlace) -> list[str]:
-    return ["--tensor-parallel-size", str(len(place.gpus))] if len(place.gpus) > 1 else []
-
-
-def _gpu_environment(place: EnginePlace) -> dict[str, str]:
-    return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, place.gpus))}
 
 
 def _reject_reserved_flags(pool: Pool, reserved: frozenset[str]) -> None:

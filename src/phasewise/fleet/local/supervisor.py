@@ -184,8 +184,9 @@ class FleetSupervisor:
         self._enter(member, ProcessStage.FAILED, member.cause_of_death)
         reason = member.informative_line or member.cause_of_death
         kind = FleetError if member.is_gateway else EngineStartFailed
+        times = "once" if decision.failures == 1 else f"{decision.failures} times"
         return kind(
-            f"{member.plan.name} ended {_times(decision.failures)} before it was ready: {reason}",
+            f"{member.plan.name} ended {times} before it was ready: {reason}",
             hint=f"its log is {member.plan.process.log}",
         )
 
@@ -272,7 +273,12 @@ class FleetSupervisor:
         except OSError as error:
             if not self._unpublished:
                 reason = error.strerror or str(error)
-                _warn(f"the fleet's state cannot be written ({reason}); `phasewise status` is out of date")
+                with suppress(OSError):  # the terminal may be gone
+                    sys.stderr.write(
+                        f"warning: the fleet's state cannot be written ({reason}); `phasewise status` is out "
+                        "of date\n"
+                    )
+                    sys.stderr.flush()
             self._unpublished = True
         else:
             self._unpublished = False
@@ -288,17 +294,6 @@ class FleetSupervisor:
         finally:
             for number in heeded:
                 loop.remove_signal_handler(number)
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
-
-
-def _warn(words: str) -> None:
-    # The terminal may be gone.
-    with suppress(OSError):
-        sys.stderr.write(f"warning: {words}\n")
-        sys.stderr.flush()
 
 
 # --- Runs a planned fleet under its lock and keeps its record: in this process, or with `python -m`.
@@ -332,7 +327,8 @@ def supervise(
 
     with only_supervisor(paths):
         _set_old_logs_aside(plan)
-        _write_engine_keys(plan)
+        for file in _engine_keys(plan):
+            write_private(file, secrets.token_urlsafe(32).encode() + b"\n")
         _write_gateway_file(plan)
         asyncio.run(run())
         for file in (paths.state, paths.gateway_file, *_engine_keys(plan)):
@@ -341,11 +337,6 @@ def supervise(
 
 def _engine_keys(plan: FleetPlan) -> list[Path]:
     return [Path(file) for engine in plan.engines for file in engine.process.secrets.values()]
-
-
-def _write_engine_keys(plan: FleetPlan) -> None:
-    for file in _engine_keys(plan):
-        write_private(file, secrets.token_urlsafe(32).encode() + b"\n")
 
 
 def _write_gateway_file(plan: FleetPlan) -> None:
