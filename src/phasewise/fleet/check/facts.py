@@ -76,6 +76,11 @@ class TrialFacts:
     same_text: bool | None = None
 
     @property
+    def pair(self) -> str:
+        """The two engines, in the direction of the KV."""
+        return f"{self.prefill} -> {self.decode}"
+
+    @property
     def proof(self) -> KvProof | None:
         """What the decode engine's counters show about its answer; None without an answer."""
         if not self.ended or not self.gave_ticket or self.decode_problem is not None:
