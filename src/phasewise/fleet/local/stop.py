@@ -57,10 +57,9 @@ async def _checked_member(member: MemberState, state: FleetState) -> MemberState
         return member.model_copy(update={"stage": ProcessStage.DEAD, "note": None})
     if member.stage in {ProcessStage.READY, ProcessStage.SILENT}:
         status = await _health_status(member.url)
-        # A gateway that answers at all is healthy; it only lacks an engine.
-        lacks_engine = member.role is None and status is not None
-        stage = ProcessStage.WAITING if lacks_engine else ProcessStage.SILENT
-        stage = ProcessStage.READY if status == 200 else stage
+        stage = ProcessStage.READY if status == 200 else ProcessStage.SILENT
+        if member.role is None and status not in {None, 200}:
+            stage = ProcessStage.WAITING  # a gateway that answers at all is healthy; it only lacks an engine
         return member.model_copy(update={"stage": stage, "note": None})
     return member
 
