@@ -67,9 +67,9 @@ from answering.questions import PAIRS  # noqa: E402
 from overhead.figures import ratio  # noqa: E402
 from stress.processes import Gateway, fake_engines, gateway, steady_steps, two_cores  # noqa: E402
 
+from phasewise.clients.embedders import OnnxEmbedder  # noqa: E402
 from phasewise.clients.embedding_folder import resolve_embedding_model  # noqa: E402
 from phasewise.clients.http_client import HttpClient  # noqa: E402
-from phasewise.clients.onnx_embedder import OnnxEmbedder  # noqa: E402
 from phasewise.clients.redis_answers import RedisAnswers  # noqa: E402
 from phasewise.core.caching import StoredAnswer, Vector  # noqa: E402
 from phasewise.fleet.config import phasewise_home  # noqa: E402

@@ -20,7 +20,7 @@ from phasewise.core.worker import Role
 from phasewise.engines.vllm import parse_metrics
 from phasewise.fleet.config import FleetConfig, GatewayConfig, KvTransferConfig, Pool, WorkerConfig
 from phasewise.fleet.engines.environment import inspect_engine
-from phasewise.fleet.engines.model_config_file import served_model
+from phasewise.fleet.engines.known_models import served_model
 from phasewise.fleet.local.placement import this_machine
 from phasewise.fleet.local.plan import FleetPlan, MemberPlan, ProcessPlan, plan_fleet
 from tests.fleet.builders import free_engine_port

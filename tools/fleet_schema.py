@@ -1,6 +1,6 @@
 """Writes the JSON Schema of fleet and gateway files from the models that read them; a test compares the two.
 
-The meaning of each key is that of docs/reference/fleet-file.md, and a lever's is that of the table of levers.
+The meaning of each key is that of docs/reference/fleet-file.md.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from phasewise.fleet.config import FleetConfig, GatewayFile, Levers
-from phasewise.fleet.engines.lever_flags import LEVERS
+from phasewise.fleet.config import FleetConfig, GatewayFile
 from phasewise.scheduling.policies import POLICIES
 
 ROOT = Path(__file__).parent.parent
@@ -27,9 +26,9 @@ def schema() -> dict[str, Any]:
     _, made = models_json_schema([(FleetConfig, "validation"), (GatewayFile, "validation")])
     parts = made["$defs"]
     meanings = {frozenset(rows): rows for rows in documented()}
-    for name, part in parts.items():
+    for part in parts.values():
         keys = part.get("properties", {})
-        known = lever_meanings() if name == Levers.__name__ else meanings.get(frozenset(keys), {})
+        known = meanings.get(frozenset(keys), {})
         for key, value in keys.items():
             value.pop("title", None)
             if isinstance(value.get("default"), dict | list) or value.get("default") is None:
@@ -56,12 +55,19 @@ def reference(model: type[BaseModel]) -> dict[str, str]:
 
 
 def documented() -> list[dict[str, str]]:
-    """The tables of the page: the meaning of each key."""
+    """The tables of the page: the meaning of each key, and the phase and the flag of a lever."""
     tables = re.findall(r"(?:^\|.*\n)+", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    return [
-        {row[0].strip("`"): plain(row[3]) for row in map(cells, table.splitlines()[2:]) if len(row) == 4}
-        for table in tables
-    ]
+    return [dict(filter(None, map(meaning, table.splitlines()[2:]))) for table in tables]
+
+
+def meaning(line: str) -> tuple[str, str] | None:
+    """A key and what it means, from its row; None of a table of another kind."""
+    match cells(line):
+        case [key, _, _, words]:
+            return key.strip("`"), plain(words)
+        case [lever, phase, _, flag, words]:
+            return lever.strip("`"), f"{words} ({phase}; {flag.strip('`')})"
+    return None
 
 
 def cells(line: str) -> list[str]:
@@ -72,11 +78,6 @@ def cells(line: str) -> list[str]:
 def plain(words: str) -> str:
     """Words without links."""
     return re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", words)
-
-
-def lever_meanings() -> dict[str, str]:
-    """What each lever trades, and its flag."""
-    return {lever.name: f"{lever.trade} ({lever.phase}; {lever.flag})" for lever in LEVERS}
 
 
 def text() -> str:

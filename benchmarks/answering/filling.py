@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import orjson
 
-from phasewise.clients.embedding_folder import unit_vector
+from phasewise.clients.embedders import unit_vector
 from phasewise.clients.redis_answers import RedisAnswers
 from phasewise.core.caching import Neighbour, StoredAnswer, Vector
 from phasewise.fleet.config import SemanticConfig

@@ -7,8 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from phasewise.clients.step_feed import StepFeed
-from phasewise.core.step_log import logs_by_rank
-from phasewise.core.steps import EngineStep, TimedStep
+from phasewise.core.steps import EngineStep, TimedStep, logs_by_rank
 
 from .load import Block
 

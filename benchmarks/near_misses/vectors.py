@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from phasewise.clients.onnx_embedder import OnnxEmbedder
+from phasewise.clients.embedders import OnnxEmbedder
 
 Matrix = NDArray[np.float32]
 TOLD_EVERY_S = 15.0

@@ -16,7 +16,7 @@ from phasewise.cli.app import app
 from phasewise.core.errors import EngineNotInstalled
 from phasewise.core.worker import Role
 from phasewise.fake_engine.engine import FakeEngine, FakeEngineConfig
-from phasewise.fleet.engines import model_config_file
+from phasewise.fleet.engines import known_models
 from phasewise.fleet.local.run_files import RunPaths, write_private
 from phasewise.simulator.kv import Connector
 from tests.fleet.builders import make_engine
@@ -83,7 +83,7 @@ def free_ports():
 @pytest.fixture
 def fleet_file(tmp_path, monkeypatch):
     monkeypatch.setenv("PHASEWISE_HOME", str(tmp_path))
-    monkeypatch.setattr(model_config_file, "resolve_model", lambda model, home: model)
+    monkeypatch.setattr(known_models, "resolve_model", lambda model, home: model)
     path = tmp_path / "fleet.yaml"
     _, gateway = free_ports()
     path.write_text(FLEET.format(port=10_900, gateway=gateway))

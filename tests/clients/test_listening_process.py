@@ -59,7 +59,7 @@ def test_of_several_holders_of_a_socket_the_parent_is_the_engine():
         port = int(engine.stdout.readline())
         assert listening_processes({port}) == {port: engine.pid}
         root, child = process_tree(engine.pid)
-        assert (root.pid, child.parent) == (engine.pid, engine.pid)
+        assert root.pid == engine.pid != child.pid
         engine.communicate(timeout=300)
     assert process_tree(engine.pid) == ()
 
@@ -82,7 +82,7 @@ def test_a_mere_connection_and_another_address_are_no_engine():
 
 def test_a_process_is_told_with_its_times():
     stat = read_stat(os.getpid())
-    assert (stat.pid, stat.parent) == (os.getpid(), os.getppid())
+    assert stat.pid == os.getpid()
     assert stat.cpu_s > 0
     assert 0 < time.time() - stat.started_unix_s < 24 * 3600
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from phasewise.core.kv_transfer import KvGrowth, KvProof
+from phasewise.core.kv_transfer import KvProof, kv_proof
 
 
 @pytest.mark.parametrize(
@@ -19,8 +19,8 @@ from phasewise.core.kv_transfer import KvGrowth, KvProof
     ],
 )
 def test_a_prompt_of_300_tokens_is_judged_by_what_was_fetched_and_what_was_computed(moved, computed, proof):
-    assert KvGrowth(moved, computed).proof_of(300) is proof
+    assert kv_proof(moved, computed, 300) is proof
 
 
 def test_a_prompt_of_nothing_proves_nothing():
-    assert KvGrowth(0.0, 0.0).proof_of(0) is KvProof.NOT_MOVED
+    assert kv_proof(0.0, 0.0, 0) is KvProof.NOT_MOVED

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from phasewise.core.slo import DEFAULT_SLO, Slo
-from phasewise.core.step_log import logs_by_rank
+from phasewise.core.steps import logs_by_rank
 from phasewise.diagnosis import diagnose as diagnosing
 from phasewise.diagnosis.advice.fix import Advice, LeverChange
 from phasewise.diagnosis.analysis.attribution import readings_of

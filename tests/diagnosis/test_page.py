@@ -8,7 +8,7 @@ from shlex import quote
 import pytest
 
 from phasewise.core.slo import Slo
-from phasewise.core.step_log import StepLog
+from phasewise.core.steps import StepLog
 from phasewise.core.timeline import Outcome, Part
 from phasewise.diagnosis.analysis.engine_load import EngineSurroundings, SeenBy
 from phasewise.diagnosis.analysis.stall_causes import StallCause

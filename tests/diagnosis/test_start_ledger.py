@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from phasewise.core.latency import ttft_breakdown
 from phasewise.core.slo import Slo
 from phasewise.core.statistics import quantile, wait_quantile
-from phasewise.core.step_log import StepLog
+from phasewise.core.steps import StepLog
 from phasewise.core.timeline import Outcome, Part
 from phasewise.costs.fit.step import prefilling
 from phasewise.diagnosis.analysis.attribution import readings_of

@@ -7,7 +7,7 @@ import pytest
 
 from phasewise.core.prefixes import prefix_marks
 from phasewise.core.slo import Slo
-from phasewise.core.step_log import StepLog
+from phasewise.core.steps import StepLog
 from phasewise.core.timeline import Outcome, Part, Source
 from phasewise.diagnosis.advice.choose import advise
 from phasewise.diagnosis.analysis.attribution import readings_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from phasewise.core.step_log import StepLog
+from phasewise.core.steps import StepLog
 from phasewise.costs.fit.step import StepCost
 from phasewise.diagnosis.analysis.attribution import explained, readings_of
 from phasewise.simulator.engine import EngineShape, VirtualEngine, VirtualRequest

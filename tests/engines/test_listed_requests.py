@@ -2,7 +2,7 @@
 
 import pytest
 
-from phasewise.core.step_log import StepLog
+from phasewise.core.steps import StepLog
 from phasewise.engines.listed_requests import (
     SHOWN_LATE_S,
     ListedRequest,

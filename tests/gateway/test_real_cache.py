@@ -10,9 +10,9 @@ import numpy as np
 import orjson
 import pytest
 
+from phasewise.clients.embedders import OnnxEmbedder
 from phasewise.clients.embedding_folder import resolve_embedding_model
 from phasewise.clients.http_client import Timeouts
-from phasewise.clients.onnx_embedder import OnnxEmbedder
 from phasewise.clients.redis_answers import RedisAnswers
 from phasewise.core.caching import Neighbour
 from phasewise.fleet.config import CacheConfig

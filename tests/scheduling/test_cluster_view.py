@@ -10,10 +10,10 @@ from tests.builders import make_worker
 
 FLEET = [
     make_worker("a", model="m"),
-    make_worker("b", model="m", lora="m-sql"),
+    make_worker("b", model="m"),
     make_worker("c", model="other"),
-    make_worker("d", model="other", lora="m-sql"),
-    make_worker("e", model="m", lora="m"),
+    make_worker("d", model="m-sql"),
+    make_worker("e", model="m"),
 ]
 NAMES = st.sampled_from([worker.name for worker in FLEET])
 INCARNATIONS = st.sampled_from(["1", "2"])
@@ -50,7 +50,7 @@ def test_usable_is_what_the_states_say_after_any_change(changes):
             assert view.usable(model) == tuple(
                 state.worker
                 for state in view.snapshot()
-                if state.health is Health.UP and model in (state.worker.model, state.worker.lora)
+                if state.health is Health.UP and model == state.worker.model
             )
     assert names(state.worker for state in view.snapshot()) == names(FLEET)
 
@@ -65,7 +65,7 @@ def test_a_worker_is_usable_only_once_it_was_seen_up():
 
 @pytest.mark.parametrize(
     ("model", "workers"),
-    [("m", ["a", "b", "e"]), ("other", ["c", "d"]), ("m-sql", ["b", "d"]), ("unheard-of", []), ("", [])],
+    [("m", ["a", "b", "e"]), ("other", ["c"]), ("m-sql", ["d"]), ("unheard-of", []), ("", [])],
 )
 def test_workers_are_found_once_each_by_model_and_by_adapter_in_the_order_given(model, workers):
     view = make_view(up=reversed(names(FLEET)))
@@ -74,11 +74,11 @@ def test_workers_are_found_once_each_by_model_and_by_adapter_in_the_order_given(
 
 def test_models_are_known_before_anything_answers_and_after_everything_died():
     view = make_view()
-    assert view.models == ("m", "m-sql", "other")
+    assert view.models == ("m", "other", "m-sql")
     for worker in FLEET:
         view.mark_up(worker.name, "1")
         view.mark_down(worker.name, "gone")
-    assert view.models == ("m", "m-sql", "other")
+    assert view.models == ("m", "other", "m-sql")
     assert view.usable("m") == ()
 
 

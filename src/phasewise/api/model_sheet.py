@@ -20,7 +20,7 @@ from phasewise.costs.roofline.precision import KV_BYTES, WEIGHT_SCHEMES, Arithme
 from phasewise.costs.sheet.build import sheet_of
 from phasewise.costs.sheet.facts import Sheet, SheetSubject
 from phasewise.fleet.config import phasewise_home
-from phasewise.fleet.engines.model_config_file import read_model_config
+from phasewise.fleet.engines.known_models import read_model_config
 
 
 def model_sheet(

@@ -21,7 +21,7 @@ from phasewise.benchmark.workload.plan import CONTEXT_TOKENS, Plan, PlanSpec, ma
 from phasewise.benchmark.workload.prompts import write_opening
 from phasewise.clients.http_client import HttpClient, Timeouts
 from phasewise.core.errors import MeasurementError
-from phasewise.core.step_log import logs_by_rank
+from phasewise.core.steps import logs_by_rank
 from phasewise.core.timeline import Outcome
 from phasewise.diagnosis.analysis.attribution import explained, readings_of
 

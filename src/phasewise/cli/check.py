@@ -31,7 +31,7 @@ from phasewise.fleet.config import (
     phasewise_home,
 )
 from phasewise.fleet.engines.environment import device_for, reject_missing_llama_cpp
-from phasewise.fleet.engines.model_config_file import fleet_model
+from phasewise.fleet.engines.known_models import fleet_model
 from phasewise.fleet.local.placement import this_machine
 from phasewise.fleet.local.plan import plan_fleet
 from phasewise.fleet.local.run_files import RunPaths, is_supervised

@@ -41,7 +41,7 @@ from phasewise.experiments.validate.claims import (
 from phasewise.experiments.validate.run import STEPS, Figures, ValidationRun, base_fleet
 from phasewise.fleet.config import FleetConfig, load_fleet, phasewise_home
 from phasewise.fleet.engines.environment import EngineEnvironment
-from phasewise.fleet.engines.model_config_file import read_model_config
+from phasewise.fleet.engines.known_models import read_model_config
 from phasewise.fleet.local.placement import gpu_memory_and_driver, gpu_names, this_machine
 from phasewise.report.console import fail, out
 from phasewise.report.validation_view import markdown_row, render

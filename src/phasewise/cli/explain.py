@@ -44,7 +44,7 @@ from phasewise.diagnosis.gather.target import QUICK, engines_in
 from phasewise.diagnosis.observed.observation import WatchedEngine
 from phasewise.diagnosis.predict.costs import fit_window
 from phasewise.fleet.config import phasewise_home
-from phasewise.fleet.engines.model_config_file import read_model_config
+from phasewise.fleet.engines.known_models import read_model_config
 from phasewise.fleet.local.run_files import find_admin_key
 from phasewise.gateway.api.fields import request_id_from
 from phasewise.report.console import err, out

@@ -20,7 +20,7 @@ from phasewise.costs.roofline.deployment import Deployment
 from phasewise.costs.roofline.model_config import architecture_of
 from phasewise.diagnosis.gather.costs_file import load_fit
 from phasewise.fleet.config import phasewise_home
-from phasewise.fleet.engines.model_config_file import read_model_config
+from phasewise.fleet.engines.known_models import read_model_config
 from phasewise.planning.fleet_plan import EngineFigures, modelled_engine
 from phasewise.simulator.links import LinkSpeed
 from phasewise.simulator.requests import EngineShape

@@ -28,8 +28,7 @@ from phasewise.fleet.config import (
     phasewise_home,
 )
 from phasewise.fleet.engines.environment import EngineEnvironment, device_for, reject_missing_llama_cpp
-from phasewise.fleet.engines.known_models import gguf_file
-from phasewise.fleet.engines.model_config_file import fleet_model
+from phasewise.fleet.engines.known_models import fleet_model, gguf_file
 from phasewise.fleet.local.placement import this_machine
 from phasewise.fleet.local.plan import FleetPlan, MemberPlan, ProcessPlan, plan_fleet
 from phasewise.fleet.local.port_check import reject_taken_ports, wanted_ports

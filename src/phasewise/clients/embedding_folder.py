@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from phasewise.core.caching import Vector
-from phasewise.core.errors import ConfigError, EmbedderUnreachable
+from phasewise.core.errors import ConfigError
 
 MODEL_FILE = "model.onnx"
 TOKENIZER_FILE = "tokenizer.json"
@@ -99,25 +93,3 @@ def resolve_embedding_model(name: str, home: Path) -> Path:
             hint=f"known names: {', '.join(EMBEDDING_MODELS)}",
         )
     return folder
-
-
-# --- What embedders share: the form in which a vector is stored and compared, and a name for its space.
-
-BYTES_PER_NUMBER = 4
-
-
-def unit_vector(values: NDArray[np.floating[Any]]) -> Vector:
-    """The direction of a vector; EmbedderUnreachable if it has none."""
-    wide = values.astype(np.float64)
-    # Divide by the largest number first: the squares of float32 values can overflow or underflow.
-    largest = float(np.abs(wide).max(initial=0.0))
-    if not np.isfinite(largest) or largest == 0.0:
-        raise EmbedderUnreachable("the embedding model returned a zero or non-finite vector")
-    wide /= largest
-    return (wide / np.linalg.norm(wide)).astype("<f4").tobytes()
-
-
-def space_name(model: str, digest: str) -> str:
-    """A model's name in letters, digits and hyphens, then the start of a digest that makes it unique."""
-    readable = re.sub(r"[^A-Za-z0-9]+", "-", model).strip("-") or "model"
-    return f"{readable}-{digest[:8]}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from phasewise.clients.http_client import HttpClient
 from phasewise.core.engine_metrics import MetricsPage, MetricsSnapshot
@@ -18,11 +17,11 @@ async def identify_engine(client: HttpClient) -> Engine | None:
     return engine_of(reply.body, reply.headers)
 
 
-async def fetch_metrics(client: HttpClient, clock: Callable[[], float] = time.time) -> MetricsSnapshot:
+async def fetch_metrics(client: HttpClient) -> MetricsSnapshot:
     """Take a snapshot of the engine behind a client, timed at the middle of the exchange."""
-    asked_s = clock()
+    asked_s = time.time()
     text = await fetch_text(client)
-    return read_metrics(text, (asked_s + clock()) / 2)
+    return read_metrics(text, (asked_s + time.time()) / 2)
 
 
 def read_metrics(text: bytes, taken_at_unix_s: float) -> MetricsSnapshot:

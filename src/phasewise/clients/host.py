@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import resource
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,9 +104,9 @@ _NO_LIMIT_BYTES = 1 << 60
 """What version 1 shows without a limit is larger than this."""
 
 
-def memory_limit_bytes(files: Sequence[Path] = CGROUP_LIMITS) -> int | None:
+def memory_limit_bytes() -> int | None:
     """The limit of the container that this process runs in; None without one."""
-    for file in files:
+    for file in CGROUP_LIMITS:
         with suppress(OSError, ValueError):
             limit_bytes = int(file.read_text())
             return limit_bytes if limit_bytes < _NO_LIMIT_BYTES else None
@@ -118,10 +118,10 @@ def memory_bytes() -> int:
     return psutil.Process().memory_info().rss
 
 
-def processor_name(info: Path = Path("/proc/cpuinfo")) -> str:
+def processor_name() -> str:
     """The model of this machine's processor."""
     try:
-        lines = info.read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         lines = []
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))

@@ -65,7 +65,7 @@ class ApiServer:
         try:
             query = "" if selector is None else "?" + urlencode({"labelSelector": selector})
             reply = await client.fetch("GET", path + query)
-            _check(reply.status, path, reply.body)
+            _check(reply.status, path)
             found: Object = orjson.loads(reply.body)
             return found
         finally:
@@ -96,8 +96,7 @@ class ApiServer:
             async with await client.send("GET", f"{path}?{query}") as reply:
                 if reply.status == GONE:
                     raise ListAgain
-                if reply.status != 200:
-                    _check(reply.status, path, await reply.read_all(LONGEST_BYTES))
+                _check(reply.status, path)
                 pending = b""
                 while data := await reply.read():
                     *lines, pending = (pending + data).split(b"\n")
@@ -160,7 +159,7 @@ def _apply(event: Object, listed: Listed) -> bool:
     return True
 
 
-def _check(status: int, path: str, body: bytes) -> None:
+def _check(status: int, path: str) -> None:
     """Raise what the status means, in words."""
     if status == 200:
         return

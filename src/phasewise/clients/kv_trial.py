@@ -13,8 +13,8 @@ import orjson
 from phasewise.clients.engine_metrics import fetch_page
 from phasewise.clients.http_client import HttpClient
 from phasewise.core.engine_metrics import KvCounters
-from phasewise.core.kv_transfer import KvGrowth, KvProof
-from phasewise.core.timeline import NO_ACCOUNT
+from phasewise.core.kv_transfer import KvProof, kv_proof
+from phasewise.core.timeline import NO_ACCOUNT, EngineAccount
 from phasewise.engines.known import read_account
 
 COUNTED_WITHIN_S = 1.0
@@ -28,15 +28,11 @@ _PATH = "/v1/completions"
 
 @dataclass(frozen=True, slots=True)
 class TrialAnswer:
-    """One engine's answer to our prompt; None where it reports nothing. `params` locate the KV it keeps."""
+    """One engine's answer to our prompt. `params` locate the KV it keeps."""
 
     status: int
     text: str = ""
-    prompt_tokens: int | None = None
-    cached_tokens: int = 0
-    queue_s: float | None = None
-    prefill_s: float | None = None
-    gap_s: float | None = None
+    account: EngineAccount = NO_ACCOUNT
     params: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -64,16 +60,16 @@ async def ask(
     }
     if params is not None:
         body["kv_transfer_params"] = params
-    headers = [(b"content-type", b"application/json")]
-    reply = await client.fetch("POST", _PATH, headers=headers, body=orjson.dumps(body))
+    reply = await client.fetch("POST", _PATH, body=orjson.dumps(body))
     return _answer(reply.status, reply.body)
 
 
-async def growth_since(client: HttpClient, before: KvCounters, prompt_tokens: int) -> KvGrowth:
+async def growth_since(client: HttpClient, before: KvCounters, prompt_tokens: int) -> KvCounters:
     """By how much the counters grew, as soon as they include a KV transfer this large, or after a moment."""
     for _ in range(_LOOKS):
         grown = _growth(before, (await fetch_page(client)).kv)
-        if grown.proof_of(prompt_tokens) in _SETTLED and grown.moved_bytes:
+        proof = kv_proof(grown.moved_tokens, grown.computed_tokens, prompt_tokens)
+        if proof in _SETTLED and grown.moved_bytes:
             break
         await asyncio.sleep(COUNTED_WITHIN_S / _LOOKS)
     return grown
@@ -92,18 +88,13 @@ async def speaks_side_channel(host: str, port: int, within_s: float) -> bool:
             writer.transport.abort()
 
 
-def _growth(before: KvCounters, after: KvCounters) -> KvGrowth:
-    return KvGrowth(
-        moved_tokens=_grown(before.moved_tokens, after.moved_tokens),
-        computed_tokens=_grown(before.computed_tokens, after.computed_tokens),
-        moved_bytes=_grown(before.moved_bytes, after.moved_bytes),
-        moving_s=_grown(before.moving_s, after.moving_s),
-    )
-
-
-def _grown(before: float | None, after: float | None) -> float | None:
-    """A labelled series appears when it is first counted."""
-    return None if after is None else after - (before or 0.0)
+def _growth(before: KvCounters, after: KvCounters) -> KvCounters:
+    grown: dict[str, Any] = {}
+    for name in ("moved_tokens", "computed_tokens", "moved_bytes", "moving_s"):
+        # A labelled series appears when it is first counted.
+        now, then = getattr(after, name), getattr(before, name) or 0.0
+        grown[name] = None if now is None else now - then
+    return KvCounters(**grown)
 
 
 def _answer(status: int, body: bytes) -> TrialAnswer:
@@ -111,17 +102,9 @@ def _answer(status: int, body: bytes) -> TrialAnswer:
         said = orjson.loads(body)
         if status != 200:
             return TrialAnswer(status)
-        account = read_account(said) or NO_ACCOUNT
-        gaps = (account.output_tokens or 1) - 1
+        text = str(said["choices"][0]["text"])
         return TrialAnswer(
-            status=status,
-            text=str(said["choices"][0]["text"]),
-            prompt_tokens=account.prompt_tokens,
-            cached_tokens=account.cached_tokens or 0,
-            queue_s=account.queue_s,
-            prefill_s=account.prefill_s,
-            gap_s=account.decode_s / gaps if gaps and account.decode_s is not None else None,
-            params=said.get("kv_transfer_params") or {},
+            status, text, read_account(said) or NO_ACCOUNT, said.get("kv_transfer_params") or {}
         )
     except (ValueError, LookupError, TypeError, AttributeError):
         return TrialAnswer(status if status != 200 else 502)

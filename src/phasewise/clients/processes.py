@@ -43,7 +43,6 @@ class ProcessStat:
     """One process as the system reports it."""
 
     pid: int
-    parent: int
     name: str
     cpu_s: float
     started_unix_s: float
@@ -104,18 +103,27 @@ def _eldest(pid: int, port: int) -> int:
 
 def process_tree(root: int) -> tuple[ProcessStat, ...]:
     """A process and all its descendants, itself first; empty when it is gone."""
+    first = read_stat(root)
     try:
-        first = psutil.Process(root)
-        family = (_stat(first), *map(_stat_or_none, first.children(recursive=True)))
+        children = psutil.Process(root).children(recursive=True)
     except (OSError, psutil.Error):
         return ()
-    return tuple(stat for stat in family if stat is not None)
+    others = (read_stat(child.pid) for child in children)
+    return () if first is None else (first, *(stat for stat in others if stat is not None))
 
 
 def read_stat(pid: int) -> ProcessStat | None:
     """What the system counts of a process; None when it is gone or not ours to look at."""
     try:
-        return _stat(psutil.Process(pid))
+        process = psutil.Process(pid)
+        with process.oneshot():
+            times = process.cpu_times()
+            return ProcessStat(
+                pid=pid,
+                name=process.name(),
+                cpu_s=times.user + times.system,
+                started_unix_s=process.create_time(),
+            )
     except (OSError, psutil.Error):
         return None
 
@@ -134,25 +142,6 @@ def cores_of(pid: int) -> int | None:
         return len(psutil.Process(pid).cpu_affinity() or ())
     except (OSError, AttributeError, psutil.Error):
         return None
-
-
-def _stat_or_none(process: psutil.Process) -> ProcessStat | None:
-    try:
-        return _stat(process)
-    except psutil.Error:
-        return None
-
-
-def _stat(process: psutil.Process) -> ProcessStat:
-    with process.oneshot():
-        times = process.cpu_times()
-        return ProcessStat(
-            pid=process.pid,
-            parent=process.ppid(),
-            name=process.name(),
-            cpu_s=times.user + times.system,
-            started_unix_s=process.create_time(),
-        )
 
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -241,23 +230,27 @@ def between(before: CpuReading, after: CpuReading) -> CpuUse:
     host_busy = None
     if before.host is not None and after.host is not None:
         host_busy = busy_share(before.host, after.host)
-    wait = _thread_waits(before, after, window_s) or _host_wait(before, after, sum(used.values()), window_s)
+    wait = (
+        _thread_waits(before, after, window_s)
+        or _host_wait(before, after, sum(used.values()), window_s)
+        or _Wait(None, None, None)
+    )
     return CpuUse(
         cores_busy=sum(used.values()) / window_s,
         # The busiest one: Python runs one thread of a process at a time, so each process saturates alone.
         front_end_cores=max(front_ends) / window_s if front_ends else None,
-        wait_share=None if wait is None else wait.share,
-        stalled_share=None if wait is None else wait.stalled_share,
-        source=None if wait is None else wait.source,
+        wait_share=wait.share,
+        stalled_share=wait.stalled_share,
+        source=wait.source,
         host_busy_share=host_busy,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Wait:
-    share: float
+    share: float | None
     stalled_share: float | None
-    source: CpuSource
+    source: CpuSource | None
 
 
 def _thread_waits(before: CpuReading, after: CpuReading, window_s: float) -> _Wait | None:
@@ -266,14 +259,14 @@ def _thread_waits(before: CpuReading, after: CpuReading, window_s: float) -> _Wa
     wanted_s = sum(thread.ran_s + thread.ready_s for thread in threads.values())
     if wanted_s < LEAST_WANTED_CORES * window_s:
         return None
-    taken = _Taken.between(before, after)
-    waited_s, robbed_s = _waited_for_others(threads, taken), _robbed(threads, taken)
+    waited_s = robbed_s = 0.0
     longest_s: dict[int, float] = {}
-    for name in threads:
-        longest_s[name[0]] = max(waited_s[name] + robbed_s[name], longest_s.get(name[0], 0.0))
-    lost_s, all_robbed_s = sum(waited_s.values()), sum(robbed_s.values())
+    for (pid, _), (thread_waited_s, thread_robbed_s) in _lost(threads, before, after).items():
+        waited_s += thread_waited_s
+        robbed_s += thread_robbed_s
+        longest_s[pid] = max(thread_waited_s + thread_robbed_s, longest_s.get(pid, 0.0))
     return _Wait(
-        share=(lost_s + all_robbed_s) / (wanted_s + all_robbed_s),
+        share=(waited_s + robbed_s) / (wanted_s + robbed_s),
         stalled_share=min(1.0, sum(longest_s.values()) / window_s),
         source=CpuSource.RUN_QUEUE,
     )
@@ -291,50 +284,32 @@ def _host_wait(before: CpuReading, after: CpuReading, used_s: float, window_s: f
     return _Wait(pressed_share * others_s / (others_s + used_s), None, CpuSource.PRESSURE)
 
 
-@dataclass(frozen=True, slots=True)
-class _Taken:
-    """What each core did between two readings, and what a limit withheld from the engine."""
-
-    busy_s: Mapping[int, float]
-    stolen_s: Mapping[int, float]
-    throttled_s: float
-
-    @classmethod
-    def between(cls, before: CpuReading, after: CpuReading) -> _Taken:
-        known = after.cores.keys() & before.cores.keys()
-        return cls(
-            busy_s={core: after.cores[core].busy_s - before.cores[core].busy_s for core in known},
-            stolen_s={core: after.cores[core].stolen_s - before.cores[core].stolen_s for core in known},
-            throttled_s=max(0.0, (after.throttled_s or 0.0) - (before.throttled_s or 0.0)),
-        )
-
-
-def _waited_for_others(threads: Mapping[Thread, ThreadTime], taken: _Taken) -> dict[Thread, float]:
-    """How long each thread was ready while others ran.
+def _lost(
+    threads: Mapping[Thread, ThreadTime], before: CpuReading, after: CpuReading
+) -> dict[Thread, tuple[float, float]]:
+    """How long each thread was ready while others ran, and how long a hypervisor had its cores while it ran.
 
     A ready thread waits for the threads on the cores that it may use: its siblings or others. Each side is
     charged in proportion to what it ran there. Where siblings run on separate cores, this charges others too
-    little, so the figure is a lower bound.
+    little, so the figure is a lower bound. What a hypervisor takes, no run queue shows.
     """
+    known = after.cores.keys() & before.cores.keys()
+    cores_busy_s = {core: after.cores[core].busy_s - before.cores[core].busy_s for core in known}
+    cores_stolen_s = {core: after.cores[core].stolen_s - before.cores[core].stolen_s for core in known}
+    throttled_s = max(0.0, (after.throttled_s or 0.0) - (before.throttled_s or 0.0))
     core_sets = {thread.cores for thread in threads.values()}
     own_s = {cores: _ran_on(cores, threads.values()) for cores in core_sets}
-    waited_s = {}
+    lost_s = {}
     for name, thread in threads.items():
-        busy_s = sum(taken.busy_s.get(core, 0.0) for core in thread.cores)
-        others_s = max(0.0, busy_s - own_s[thread.cores]) + taken.throttled_s
+        busy_s = sum(cores_busy_s.get(core, 0.0) for core in thread.cores)
+        stolen_s = sum(cores_stolen_s.get(core, 0.0) for core in thread.cores)
+        others_s = max(0.0, busy_s - own_s[thread.cores]) + throttled_s
         siblings_s = max(0.0, own_s[thread.cores] - thread.ran_s)
-        waited_s[name] = thread.ready_s * others_s / (others_s + siblings_s) if others_s > 0 else 0.0
-    return waited_s
-
-
-def _robbed(threads: Mapping[Thread, ThreadTime], taken: _Taken) -> dict[Thread, float]:
-    """What a hypervisor took from each thread's cores while it ran, which no run queue shows."""
-    robbed_s = {}
-    for name, thread in threads.items():
-        busy_s = sum(taken.busy_s.get(core, 0.0) for core in thread.cores)
-        stolen_s = sum(taken.stolen_s.get(core, 0.0) for core in thread.cores)
-        robbed_s[name] = thread.ran_s * stolen_s / busy_s if busy_s > 0 else 0.0
-    return robbed_s
+        lost_s[name] = (
+            thread.ready_s * others_s / (others_s + siblings_s) if others_s > 0 else 0.0,
+            thread.ran_s * stolen_s / busy_s if busy_s > 0 else 0.0,
+        )
+    return lost_s
 
 
 def _ran_on(cores: Cores, threads: Iterable[ThreadTime]) -> float:

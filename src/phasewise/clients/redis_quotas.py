@@ -8,7 +8,7 @@ from hashlib import sha1
 from importlib import resources
 from typing import Any
 
-from phasewise.clients.fair_deadline import fair_deadline
+from phasewise.clients.event_loop import fair_deadline
 from phasewise.clients.redis_connection import Command, SharedConnection, redis_connections
 from phasewise.core.errors import StoreUnreachable
 
@@ -86,7 +86,7 @@ class RedisQuotas:
 
     async def _replies(self, commands: list[Command]) -> list[Any]:
         replies = await self._connection.ask_all(commands or [_LOAD_SCRIPT])
-        missing = [index for index, reply in enumerate(replies) if _script_is_missing(reply)]
+        missing = [index for index, reply in enumerate(replies) if type(reply).__name__ == "NoScriptError"]
         if missing:
             # Redis is new, was restarted, or its scripts were flushed: these were not performed.
             missed = [_LOAD_SCRIPT, *(commands[index] for index in missing)]
@@ -109,7 +109,3 @@ class RedisQuotas:
                 return (*script, "settle", requests, tokens, lease_id)
             case Renew(_, lease_ids):
                 return (*script, "renew", self._lease_ms, *lease_ids)
-
-
-def _script_is_missing(reply: object) -> bool:
-    return isinstance(reply, Exception) and type(reply).__name__ == "NoScriptError"

@@ -16,7 +16,15 @@ import orjson
 
 from phasewise.clients.http_client import HttpClient, Timeouts, origin
 from phasewise.core.errors import EngineUnreachable, FailureKind, UpstreamError
-from phasewise.core.steps import STEP_RECORD_VERSION, EngineStep, FinishedRequest, KvTransfer
+from phasewise.core.steps import (
+    ENDED_AS_NAMED,
+    ENDED_PHASES,
+    RECORDED_AS_NAMED,
+    STEP_RECORD_VERSION,
+    EngineStep,
+    FinishedRequest,
+    KvTransfer,
+)
 from phasewise.engines.listed_requests import ReadListing, StepsFromListings
 from phasewise.engines.port import Engine
 
@@ -193,7 +201,13 @@ def parse_steps(body: bytes) -> tuple[FeedHeader, list[EngineStep]]:
     lines = body.splitlines()
     try:
         records = [orjson.loads(line) for line in lines if line]
-        _check_versions(records)
+        for record in records:
+            if record["v"] != STEP_RECORD_VERSION:
+                raise UpstreamError(
+                    FailureKind.PROTOCOL,
+                    f"step records of version {record['v']!r} are not supported, only {STEP_RECORD_VERSION}",
+                    hint="run `phasewise engine install` again and restart the engine",
+                )
         header, *steps = records
         return _header(header), [_step(record) for record in steps]
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
@@ -202,16 +216,6 @@ def parse_steps(body: bytes) -> tuple[FeedHeader, list[EngineStep]]:
             f"the steps cannot be read ({type(error).__name__})",
             hint=f"check that this is the recorder's address; {_INSTALL_HINT}",
         ) from error
-
-
-def _check_versions(records: list[Any]) -> None:
-    for record in records:
-        if record["v"] != STEP_RECORD_VERSION:
-            raise UpstreamError(
-                FailureKind.PROTOCOL,
-                f"step records of version {record['v']!r} are not supported, only {STEP_RECORD_VERSION}",
-                hint="run `phasewise engine install` again and restart the engine",
-            )
 
 
 def _header(record: Mapping[str, Any]) -> FeedHeader:
@@ -229,40 +233,20 @@ def _step(record: Mapping[str, Any]) -> EngineStep:
     return EngineStep(
         seq=record["seq"],
         ended_unix_s=record["at"],
-        running=record["running"],
-        waiting=record["waiting"],
         kv_usage=record["kv"],
-        prompt_tokens=record["prompt_tokens"],
-        prompt_requests=record["prompt_requests"],
-        decode_tokens=record["decode_tokens"],
-        decode_requests=record["decode_requests"],
-        preempted=record["preempted"],
-        first_tokens=record["first_tokens"],
         engine_index=record["engine"],
         finished=tuple(_finished(item) for item in record["finished"]),
         # Recorders before 0.2 omit them; later ones send them only where there are some.
         transfers=tuple(KvTransfer(item["s"], item["bytes"]) for item in record.get("transfers", ())),
+        **{name: record[name] for name in RECORDED_AS_NAMED},
     )
 
 
 def _finished(record: Mapping[str, Any]) -> FinishedRequest:
-    return FinishedRequest(
-        request_id=record["id"],
-        reason=record["reason"],
-        prompt_tokens=record["prompt_tokens"],
-        cached_tokens=record["cached_tokens"],
-        output_tokens=record["output_tokens"],
-        queue_s=_phase_s(record["queue_s"]),
-        prefill_s=_phase_s(record["prefill_s"]),
-        decode_s=_phase_s(record["decode_s"]),
-        e2e_s=_phase_s(record["e2e_s"]),
-        preemptions=record["preemptions"],
-    )
-
-
-def _phase_s(seconds: float | None) -> float:
+    named = {name: record[name] for name in ENDED_AS_NAMED}
     # An aborted request never reached some phases: NaN, as zero would be false.
-    return nan if seconds is None else seconds
+    named |= {name: nan if record[name] is None else record[name] for name in ENDED_PHASES}
+    return FinishedRequest(request_id=record["id"], **named)
 
 
 def _shifted(step: EngineStep, shift_s: float) -> EngineStep:
@@ -275,15 +259,14 @@ def _shifted(step: EngineStep, shift_s: float) -> EngineStep:
 class ListingFeed:
     """Follows one engine that lists the requests it computes; read many times a second."""
 
-    def __init__(self, client: HttpClient, engine: Engine, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, client: HttpClient, engine: Engine) -> None:
         self._client = client
         self._engine = engine
-        self._clock = clock
         self._steps = StepsFromListings()
 
     async def poll(self, waiting: int | None) -> tuple[EngineStep, ...] | None:
         """The steps since the last poll; None if it lists nothing. `waiting` requests have no slot."""
-        asked_s = self._clock()
+        asked_s = time.time()
         try:
             reply = await self._client.fetch("GET", self._engine.LISTING_PATH or "/")
         except UpstreamError:
@@ -291,4 +274,4 @@ class ListingFeed:
         listing = self._engine.parse_listing(reply.body) if reply.status == 200 else None
         if listing is None:
             return None
-        return self._steps.add(ReadListing(listing, asked_s, self._clock(), waiting))
+        return self._steps.add(ReadListing(listing, asked_s, time.time(), waiting))

@@ -76,7 +76,7 @@ class TimelineFeed:
         """Every timeline since the last call, oldest first."""
         await self.fetch()
         lines, self._lines = self._lines, []
-        return self._on_our_clock(lines)
+        return _on_our_clock(lines, self._shift)
 
     async def read_open(self) -> tuple[Timeline, ...]:
         """The running requests as they are now, longest open first; empty if the gateway reports none.
@@ -93,7 +93,7 @@ class TimelineFeed:
         if len(lines) >= OPEN_TIMELINES:
             in_all = int(_header(reply, b"x-phasewise-open") or 0)
             self.missed = replace(self.missed, still_open=max(0, in_all - len(lines)))
-        return self._on_our_clock(lines)
+        return _on_our_clock(lines, self._shift)
 
     async def _page(self, query: str) -> Reply:
         reply = await self._ask(PATH, query)
@@ -118,19 +118,16 @@ class TimelineFeed:
             hint="check that this is a phasewise gateway of this version, and its admin key",
         )
 
-    def _on_our_clock(self, lines: Sequence[bytes]) -> tuple[Timeline, ...]:
-        return _shifted(lines, self._shift)
-
 
 def timelines_in(reply: Reply, asked_s: float, answered_s: float) -> tuple[Timeline, ...]:
     """The timelines of one reply, asked for and answered at these times of our clock."""
     shift = ClockShift()
     if (theirs := _header(reply, b"x-phasewise-now")) is not None:
         shift.learn(float(theirs), asked_s, answered_s)
-    return _shifted(_lines(reply), shift)
+    return _on_our_clock(_lines(reply), shift)
 
 
-def _shifted(lines: Sequence[bytes], shift: ClockShift) -> tuple[Timeline, ...]:
+def _on_our_clock(lines: Sequence[bytes], shift: ClockShift) -> tuple[Timeline, ...]:
     timelines = (from_record(orjson.loads(line)) for line in lines)
     return tuple(
         replace(timeline, started_unix_s=timeline.started_unix_s - shift.seconds) for timeline in timelines

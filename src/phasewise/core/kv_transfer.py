@@ -97,19 +97,13 @@ class KvProof(StrEnum):
     """The engine does not report where its prompts' KV comes from."""
 
 
-@value
-class KvGrowth:
-    """How much an engine's counters grew between two reads, over all requests; None where not counted."""
+def kv_proof(moved_tokens: float | None, computed_tokens: float | None, prompt_tokens: int) -> KvProof:
+    """Where the KV of a prompt came from that ended between two reads and of which the engine lacked so much.
 
-    moved_tokens: float | None = None
-    computed_tokens: float | None = None
-    moved_bytes: float | None = None
-    moving_s: float | None = None
-
-    def proof_of(self, prompt_tokens: int) -> KvProof:
-        """The source of KV for a prompt that ended in between, of which the engine lacked `prompt_tokens`."""
-        if self.moved_tokens is None and self.computed_tokens is None:
-            return KvProof.UNCOUNTED
-        if (self.moved_tokens or 0.0) < max(prompt_tokens, 1):
-            return KvProof.NOT_MOVED
-        return KvProof.MOVED if (self.computed_tokens or 0.0) < prompt_tokens else KvProof.HIDDEN
+    The counters grew by these numbers of tokens in between, over all requests; None where not counted.
+    """
+    if moved_tokens is None and computed_tokens is None:
+        return KvProof.UNCOUNTED
+    if (moved_tokens or 0.0) < max(prompt_tokens, 1):
+        return KvProof.NOT_MOVED
+    return KvProof.MOVED if (computed_tokens or 0.0) < prompt_tokens else KvProof.HIDDEN

@@ -58,11 +58,7 @@ class Limits:
     @property
     def unlimited(self) -> bool:
         """Whether there is nothing to count."""
-        return (
-            self.requests_per_minute is None
-            and self.tokens_per_minute is None
-            and self.max_concurrent is None
-        )
+        return self == NO_LIMITS
 
 
 NO_LIMITS = Limits()
@@ -92,7 +88,6 @@ class GenerationRequest:
     priority: int = 0
     weight: float = 1.0
     slo_class: str = "default"
-    lora: str | None = None
     prefix_marks: tuple[str, ...] = ()
     choices: int = 1
     text_marks: tuple[str, ...] = ()

@@ -42,7 +42,6 @@ _OPTIONAL = {
     "client_id": "client_request_id",
 }
 _OPTIONAL_TIMES = {"finished": "finished_s", "blocked": "client_blocked_s"}
-_MARKS = {"marks": "prefix_marks", "text": "text_marks"}
 _CACHE_TIMES = {
     "look_up": "look_up_s",
     "embed": "embed_s",
@@ -126,8 +125,9 @@ def _add_unusual(record: Record, timeline: Timeline) -> None:
 
 
 def _add_nested(record: Record, timeline: Timeline) -> None:
-    if timeline.placement is not None:
-        record["placement"] = _placement_record(timeline.placement)
+    if (placement := timeline.placement) is not None:
+        options = [_option_record(option) for option in placement.options]
+        record["placement"] = {"policy": placement.policy, "reason": placement.reason, "options": options}
     if timeline.cache is not None:
         record["cache"] = _cache_record(timeline.cache)
     if timeline.trace is not None:
@@ -145,6 +145,8 @@ def from_record(record: Record) -> Timeline:
             f"a timeline record of version {record.get('v')!r} cannot be read",
             hint=f"this phasewise reads version {TIMELINE_VERSION}; use the phasewise that wrote it",
         )
+    placement = record.get("placement")
+    options = () if placement is None else tuple(map(_option, placement["options"]))
     return Timeline(
         request_id=record["id"],
         started_unix_s=record["at"],
@@ -156,19 +158,16 @@ def from_record(record: Record) -> Timeline:
         content_times_s=tuple(units * UNIT_S for units in accumulate(record["content"])),
         **{name: record[key] for key, name in _OPTIONAL.items() if key in record},
         **{name: record[key] * UNIT_S for key, name in _OPTIONAL_TIMES.items() if key in record},
-        **_marks(record),
+        prefix_marks=tuple(record.get("marks", ())),
+        text_marks=tuple(record.get("text", ())),
         **{name: record[name] for name in _DEFAULTED if name in record},
-        placement=_placement(record["placement"]) if "placement" in record else None,
+        placement=None if placement is None else Placement(placement["policy"], placement["reason"], options),
         cache=_cache(record["cache"]) if "cache" in record else None,
         trace=TraceContext(**record["trace"]) if "trace" in record else None,
         in_gateway=GatewayTimes(*(units * UNIT_S for units in record["in_gateway"]))
         if "in_gateway" in record
         else None,
     )
-
-
-def _marks(record: Record) -> dict[str, Any]:
-    return {name: tuple(record.get(key, ())) for key, name in _MARKS.items()}
 
 
 def _units(seconds: float) -> int:
@@ -202,18 +201,6 @@ def _attempt(record: Record) -> Attempt:
         spans=tuple(_span(item) for item in record["spans"]),
         note=record.get("note"),
     )
-
-
-def _placement_record(placement: Placement) -> Record:
-    return {
-        "policy": placement.policy,
-        "reason": placement.reason,
-        "options": [_option_record(option) for option in placement.options],
-    }
-
-
-def _placement(record: Record) -> Placement:
-    return Placement(record["policy"], record["reason"], tuple(_option(item) for item in record["options"]))
 
 
 def _trace_record(trace: TraceContext) -> Record:

@@ -23,7 +23,7 @@ DEFAULT_SLOTS = 256
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One address that can serve: an engine, one of its data-parallel ranks, one of its adapters.
+    """One address that can serve: an engine, or one of its adapters under the adapter's name.
 
     A restarted engine is another worker: its `incarnation` differs, and nothing learned about the old one
     (cache contents, speed, failures) holds for the new one. Workers of equal `weights` would write the same
@@ -36,8 +36,6 @@ class Worker:
     incarnation: str
     role: Role = Role.MIXED
     pool: str = "default"
-    lora: str | None = None
-    rank: int = 0
     steps_url: str | None = None
     slots: int = DEFAULT_SLOTS
     weights: str = ""

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from phasewise.core.engine_metrics import LoadReading, MetricsDelta
-from phasewise.core.step_log import logs_by_rank
-from phasewise.core.steps import EngineStep, FinishedRequest
+from phasewise.core.steps import EngineStep, FinishedRequest, logs_by_rank
 from phasewise.core.timeline import Timeline
 from phasewise.diagnosis.analysis.attribution import Logs
 from phasewise.diagnosis.analysis.engine_load import EngineSurroundings, SeenBy, Window

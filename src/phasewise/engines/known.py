@@ -1,4 +1,4 @@
-"""The kinds of engines that have an adapter, and what any of them says: on a page of metrics, in a reply."""
+"""The kinds of engines that have an adapter; reads a page of metrics or a reply, whichever kind wrote it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ INFERENCE_PATHS = {
 def engine_of(metrics: bytes, headers: Sequence[tuple[bytes, bytes]] = ()) -> Engine | None:
     """The kind of engine whose reply to /metrics this is; None for another server's."""
     servers = [value for name, value in headers if name.lower() == b"server"]
+    counting = (engine for engine in ENGINES if engine.PREFIX.encode() in metrics)
     named = (engine for engine in ENGINES for server in servers if server == engine.SERVER)
-    return next((engine for engine in ENGINES if engine.speaks(metrics)), None) or next(named, None)
+    return next(counting, None) or next(named, None)
 
 
 def read_page(page: bytes, at_unix_s: float) -> MetricsPage:
@@ -36,7 +37,7 @@ def engine_named(title: str | None) -> Engine:
     return next((engine for engine in ENGINES if title == engine.TITLE), USUAL)
 
 
-# --- What a reply of an engine of any kind says of its request: counts of tokens and times of phases.
+# --- What a reply says of its request: counts of tokens and times of phases.
 
 
 def read_account(reply: Mapping[str, Any]) -> EngineAccount | None:

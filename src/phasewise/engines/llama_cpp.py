@@ -36,11 +36,6 @@ PHASES_MS: Mapping[str, str] = {"prompt_ms": "prefill_s", "predicted_ms": "decod
 CAN: frozenset[Ability] = frozenset()
 
 
-def speaks(metrics: bytes) -> bool:
-    """Whether this text is from a llama.cpp's /metrics."""
-    return PREFIX.encode() in metrics
-
-
 # --- Its metrics.
 
 _NAMES = {

@@ -27,6 +27,8 @@ class Engine(Protocol):
     """Its name for people."""
     SERVER: bytes | None
     """What it calls itself in the `Server` header of its replies, if no other server does."""
+    PREFIX: str
+    """What the names of its metrics begin with."""
     WITHOUT_METRICS: str
     """What to do if it answers /metrics with an error."""
     TIMINGS: str
@@ -43,10 +45,6 @@ class Engine(Protocol):
     """Paths of its API that the gateway forwards without knowing their fields, with their methods."""
     FLAGS: Mapping[str, str]
     """The flag of each of its settings, by our names: the levers of a fleet file first."""
-
-    def speaks(self, metrics: bytes) -> bool:
-        """Whether this text is from such an engine's /metrics."""
-        ...
 
     def parse_metrics(self, text: str, taken_at_unix_s: float) -> MetricsSnapshot:
         """All its metrics."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 
+from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
@@ -95,20 +96,9 @@ def summed(samples: Samples, name: bytes, label: bytes = b"") -> float | None:
     return sum(values) if values else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Family:
-    name: str
-    type: str
-    samples: list[Sample]
-
-
-def _families(text: str) -> list[_Family]:
+def _families(text: str) -> list[Metric]:
     try:
-        return [
-            _Family(family.name, family.type, family.samples)
-            for family in text_string_to_metric_families(text)
-            if family.samples
-        ]
+        return [family for family in text_string_to_metric_families(text) if family.samples]
     except ValueError as error:
         raise UpstreamError(
             FailureKind.PROTOCOL,
@@ -122,19 +112,16 @@ def _labels(sample: Sample, *without: str) -> Labels:
 
 
 def _read_histograms(name: str, samples: Iterable[Sample]) -> dict[SeriesKey, ScrapedHistogram]:
-    buckets: dict[Labels, dict[float, float]] = {}
-    counts: dict[Labels, float] = {}
-    totals: dict[Labels, float] = {}
+    buckets = defaultdict[Labels, dict[float, float]](lambda: defaultdict(float))
+    counts, totals = defaultdict[Labels, float](float), defaultdict[Labels, float](float)
     for sample in samples:
         labels = _labels(sample, "le")
         if sample.name.endswith("_bucket"):
-            bound = float(sample.labels.get("le", inf))
-            series = buckets.setdefault(labels, {})
-            series[bound] = series.get(bound, 0.0) + sample.value
+            buckets[labels][float(sample.labels.get("le", inf))] += sample.value
         elif sample.name.endswith("_count"):
-            counts[labels] = counts.get(labels, 0.0) + sample.value
+            counts[labels] += sample.value
         elif sample.name.endswith("_sum"):
-            totals[labels] = totals.get(labels, 0.0) + sample.value
+            totals[labels] += sample.value
     return {
         (name, labels): ScrapedHistogram(tuple(sorted(series.items())), counts[labels], totals[labels])
         for labels, series in buckets.items()

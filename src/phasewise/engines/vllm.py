@@ -38,11 +38,6 @@ INFERENCE_PATHS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def speaks(metrics: bytes) -> bool:
-    """Whether this text is from a vLLM's /metrics."""
-    return PREFIX.encode() in metrics
-
-
 def parse_metrics(text: str, taken_at_unix_s: float) -> MetricsSnapshot:
     """The metrics in its text. Its names are ours but for a prefix."""
     return read_snapshot(text, taken_at_unix_s, _without_prefix)

@@ -11,8 +11,7 @@ import yaml
 from phasewise.core.errors import ConfigError
 from phasewise.diagnosis.advice.fix import LeverChange
 from phasewise.fleet.config import FleetConfig, Levers, Pool, byte_size, fleet_from
-from phasewise.fleet.engines.command import DEFAULT_CPU_KV_BYTES, levers_of
-from phasewise.fleet.engines.lever_flags import LEVERS
+from phasewise.fleet.engines.command import DEFAULT_CPU_KV_BYTES, LEVER_FLAGS, levers_of
 from phasewise.fleet.local.run_files import write_private
 
 REPLICAS = "replicas"
@@ -86,7 +85,7 @@ def _lever_change(name: str, text: str) -> LeverChange:
 
 def _with_engine_flag(fleet: FleetConfig, flag: str) -> FleetChange:
     name = flag.partition("=")[0]
-    lever = next((lever.name for lever in LEVERS if name in _spellings(lever.flag)), None)
+    lever = next((lever for lever, flag in LEVER_FLAGS.items() if name in _spellings(flag)), None)
     if lever is not None:
         raise ConfigError(f"--set {flag}: this flag has a lever", hint=f"use --set {lever}=VALUE")
     data = fleet.model_dump()
@@ -114,7 +113,7 @@ def _with_more_engines(fleet: FleetConfig, change: LeverChange) -> FleetChange:
 
 def _reject_hidden_flag(pool: Pool, name: str) -> None:
     # The engine would get the same flag twice.
-    flags = {flag for lever in LEVERS if lever.name == name for flag in _spellings(lever.flag)}
+    flags = _spellings(LEVER_FLAGS.get(name, ""))
     hidden = next((flag for flag in pool.engine_flags if flag.partition("=")[0] in flags), None)
     if hidden is not None:
         raise ConfigError(

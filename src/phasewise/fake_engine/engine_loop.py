@@ -112,7 +112,9 @@ class EngineLoop:
         """Step for ever."""
         due_s = 0.0
         while True:
-            self._drop_aborted()
+            for request_id in self._aborted:
+                self._engine.abort(request_id)
+            self._aborted.clear()
             if not due_s and self._engine.deferred:
                 self._on_idle()  # the engine waited for KV until now: the next step starts here
             report = self._step(due_s) if self._running.is_set() else None
@@ -147,11 +149,6 @@ class EngineLoop:
             async with asyncio.timeout(None if rest_s == inf else rest_s):
                 await self._wake.wait()
         self._idle = False
-
-    def _drop_aborted(self) -> None:
-        for request_id in self._aborted:
-            self._engine.abort(request_id)
-        self._aborted.clear()
 
     def _hand_out(self, report: StepReport) -> None:
         for token in report.emitted:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from math import prod
-from typing import Any
 
 from phasewise.core.errors import ConfigError
 
@@ -186,8 +185,3 @@ class FaultBoard:
         if armed.times_left <= 0:
             self._armed.remove(armed)
         return armed.times_left >= 0
-
-
-def fault_to_json(fault: Fault) -> dict[str, Any]:
-    """A fault as a JSON object."""
-    return asdict(fault)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from phasewise.core.steps import FinishedRequest
 from phasewise.simulator.engine import EngineShape, StepReport
+
+_Kind = TypeVar("_Kind", Counter, Gauge)
 
 # --- KV transfers.
 
@@ -75,8 +78,12 @@ class EngineMetrics:
         self._labels = {"engine": "0", "model_name": model}
         self._running = self._gauge("num_requests_running", "Number of requests in model execution batches.")
         self._waiting = self._gauge("num_requests_waiting", "Number of requests waiting to be processed.")
-        self._waiting_by_reason = self._gauges(
-            "num_requests_waiting_by_reason", "Waiting requests by reason.", reason=("capacity", "deferred")
+        self._waiting_by_reason = self._by_label(
+            Gauge,
+            "num_requests_waiting_by_reason",
+            "Waiting requests by reason.",
+            "reason",
+            ("capacity", "deferred"),
         )
         self._kv_usage = self._gauge("kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.")
         self._prefix_queries = self.counter("prefix_cache_queries", "Prefix cache queries, in tokens.")
@@ -89,16 +96,24 @@ class EngineMetrics:
         )
         self._preemptions = self.counter("num_preemptions", "Cumulative number of preemptions.")
         self._prompt_tokens = self.counter("prompt_tokens", "Number of prefill tokens processed.")
-        self._prompt_by_source = self._counters(
-            "prompt_tokens_by_source", "Number of prompt tokens by source.", source=_PROMPT_SOURCES
+        self._prompt_by_source = self._by_label(
+            Counter,
+            "prompt_tokens_by_source",
+            "Number of prompt tokens by source.",
+            "source",
+            _PROMPT_SOURCES,
         )
         self._prompt_cached = self.counter("prompt_tokens_cached", "Number of cached prompt tokens.")
-        self._cached_by_tier = self._counters(
-            "prompt_tokens_cached_by_source", "Cached prompt tokens by tier.", source=_CACHE_TIERS
+        self._cached_by_tier = self._by_label(
+            Counter, "prompt_tokens_cached_by_source", "Cached prompt tokens by tier.", "source", _CACHE_TIERS
         )
         self._generation_tokens = self.counter("generation_tokens", "Number of generation tokens processed.")
-        self._finished = self._counters(
-            "request_success", "Count of successfully processed requests.", finished_reason=_FINISH_REASONS
+        self._finished = self._by_label(
+            Counter,
+            "request_success",
+            "Count of successfully processed requests.",
+            "finished_reason",
+            _FINISH_REASONS,
         )
         self._step_tokens = self.histogram("iteration_tokens_total", "Tokens per engine step.", _STEP_TOKENS)
         self._make_request_histograms()
@@ -203,20 +218,16 @@ class EngineMetrics:
         gauge = Gauge(f"vllm:{name}", text, _ENGINE_LABELS, registry=self._registry)
         return gauge.labels(**self._labels)
 
-    def _gauges(self, name: str, text: str, **extra: tuple[str, ...]) -> Mapping[str, Gauge]:
-        ((label, values),) = extra.items()
-        gauge = Gauge(f"vllm:{name}", text, (*_ENGINE_LABELS, label), registry=self._registry)
-        return {value: gauge.labels(**self._labels, **{label: value}) for value in values}
-
     def counter(self, name: str, text: str) -> Counter:
         """A counter of this engine."""
         counter = Counter(f"vllm:{name}", text, _ENGINE_LABELS, registry=self._registry)
         return counter.labels(**self._labels)
 
-    def _counters(self, name: str, text: str, **extra: tuple[str, ...]) -> Mapping[str, Counter]:
-        ((label, values),) = extra.items()
-        counter = Counter(f"vllm:{name}", text, (*_ENGINE_LABELS, label), registry=self._registry)
-        return {value: counter.labels(**self._labels, **{label: value}) for value in values}
+    def _by_label(
+        self, kind: type[_Kind], name: str, text: str, label: str, values: Iterable[str]
+    ) -> dict[str, _Kind]:
+        family = kind(f"vllm:{name}", text, (*_ENGINE_LABELS, label), registry=self._registry)
+        return {value: family.labels(**self._labels, **{label: value}) for value in values}
 
     def histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         """A histogram of this engine."""

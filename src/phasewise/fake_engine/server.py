@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import count
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
 import orjson
@@ -15,7 +15,7 @@ import orjson
 from phasewise.core.errors import ConfigError
 from phasewise.core.steps import FinishedRequest
 from phasewise.fake_engine.engine_loop import EngineLoop, GenerationFailed, TokenStream
-from phasewise.fake_engine.faults import Fault, FaultBoard, RequestFaults, fault_from_json, fault_to_json
+from phasewise.fake_engine.faults import FaultBoard, RequestFaults, fault_from_json
 from phasewise.fake_engine.metrics import EngineMetrics
 from phasewise.fake_engine.step_log import RecentSteps
 from phasewise.fake_engine.wire_replies import INTERNAL_ERROR, embeddings_reply
@@ -38,6 +38,9 @@ from phasewise.simulator import tokens
 from phasewise.simulator.engine import EmittedToken, EngineShape, VirtualRequest
 from phasewise.simulator.kv import KvLink
 
+if TYPE_CHECKING:
+    from phasewise.fake_engine.engine import FakeEngine
+
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
@@ -50,19 +53,6 @@ _SECONDS = re.compile(r"(?:[0-9]+(?:\.[0-9]*)?)?")
 
 class ClientGone(Exception):
     """The client closed its connection, or the engine cut it."""
-
-
-class Mortal(Protocol):
-    """What the application needs from the engine that hosts it."""
-
-    def die(self, restart_after_s: float | None = None) -> None:
-        """Stop listening and drop every connection."""
-
-    def cut(self, client: tuple[str, int]) -> None:
-        """Close one client's connection after the data that was sent."""
-
-    def faults_changed(self) -> None:
-        """Apply armed faults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +71,7 @@ class EngineCore:
 class FakeEngineApp:
     """The application of one incarnation."""
 
-    def __init__(self, core: EngineCore, faults: FaultBoard, host: Mortal) -> None:
+    def __init__(self, core: EngineCore, faults: FaultBoard, host: FakeEngine) -> None:
         self._core = core
         self._faults = faults
         self._host = host
@@ -307,11 +297,11 @@ class FakeEngineApp:
     # --- faults -------------------------------------------------------------------------------------------
 
     async def _show_faults(self, exchange: _Exchange) -> None:
-        await exchange.send_json(200, {"faults": [fault_to_json(fault) for fault in self._faults.faults]})
+        await exchange.send_json(200, {"faults": [asdict(fault) for fault in self._faults.faults]})
 
     async def _add_fault(self, exchange: _Exchange) -> None:
         try:
-            fault: Fault = fault_from_json(parse_json(exchange.body))
+            fault = fault_from_json(parse_json(exchange.body))
         except ConfigError as error:
             raise BadRequest(str(error), "BadRequestError", None, 400) from None
         self._faults.add(fault)
@@ -328,7 +318,7 @@ class _Answer:
     """The tokens of one answer, with its faults; `account` is that of all its choices, once they ended."""
 
     def __init__(
-        self, exchange: _Exchange, stream: TokenStream, faults: RequestFaults, host: Mortal, choices: int
+        self, exchange: _Exchange, stream: TokenStream, faults: RequestFaults, host: FakeEngine, choices: int
     ) -> None:
         self.exchange = exchange
         self.account: FinishedRequest | None = None

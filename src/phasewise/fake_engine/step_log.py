@@ -11,7 +11,14 @@ from typing import Any
 
 import orjson
 
-from phasewise.core.steps import STEP_RECORD_VERSION, EngineStep, FinishedRequest
+from phasewise.core.steps import (
+    ENDED_AS_NAMED,
+    ENDED_PHASES,
+    RECORDED_AS_NAMED,
+    STEP_RECORD_VERSION,
+    EngineStep,
+    FinishedRequest,
+)
 
 CAPACITY_STEPS = 65_536
 RECORDER_NAME = "fake"
@@ -20,10 +27,10 @@ RECORDER_NAME = "fake"
 class RecentSteps:
     """The most recent steps of one incarnation, numbered without gaps."""
 
-    def __init__(self, engine: str, boot: str, capacity_steps: int = CAPACITY_STEPS) -> None:
+    def __init__(self, engine: str, boot: str) -> None:
         self._engine = engine
         self._boot = boot
-        self._records: deque[tuple[int, EngineStep]] = deque(maxlen=capacity_steps)
+        self._records: deque[tuple[int, EngineStep]] = deque(maxlen=CAPACITY_STEPS)
         self._next_seq = 0
         self._last_idle: tuple[int, int] | None = None
         self._held_back: EngineStep | None = None
@@ -86,15 +93,8 @@ def _step_record(seq: int, step: EngineStep) -> dict[str, Any]:
         "at": step.ended_unix_s,
         "engine": step.engine_index,
         "it": None if step.prompt_tokens is None else step.seq,
-        "prompt_tokens": step.prompt_tokens,
-        "prompt_requests": step.prompt_requests,
-        "decode_tokens": step.decode_tokens,
-        "decode_requests": step.decode_requests,
-        "running": step.running,
-        "waiting": step.waiting,
         "kv": step.kv_usage,
-        "preempted": step.preempted,
-        "first_tokens": step.first_tokens,
+        **{name: getattr(step, name) for name in RECORDED_AS_NAMED},
         "finished": [_finished_record(request) for request in step.finished],
     }
     if step.transfers:
@@ -107,15 +107,8 @@ def _step_record(seq: int, step: EngineStep) -> dict[str, Any]:
 def _finished_record(request: FinishedRequest) -> dict[str, Any]:
     return {
         "id": request.request_id,
-        "reason": request.reason,
-        "prompt_tokens": request.prompt_tokens,
-        "cached_tokens": request.cached_tokens,
-        "output_tokens": request.output_tokens,
-        "queue_s": round(request.queue_s, 6),
-        "prefill_s": round(request.prefill_s, 6),
-        "decode_s": round(request.decode_s, 6),
-        "e2e_s": round(request.e2e_s, 6),
-        "preemptions": request.preemptions,
+        **{name: getattr(request, name) for name in ENDED_AS_NAMED},
+        **{name: round(getattr(request, name), 6) for name in ENDED_PHASES},
     }
 
 

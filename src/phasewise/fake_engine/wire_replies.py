@@ -60,9 +60,7 @@ class ReplyWriter:
             "logprobs": None,
             "finish_reason": None,
         }
-        chunk: dict[str, Any] = {**self._frame, "choices": [choice]}
-        if self._call.continuous_usage:
-            chunk["usage"] = self._running_usage(0)
+        chunk = {**self._frame, "choices": [choice]}
         return _event(chunk | {"prompt_token_ids": self._prompt_ids(), "prompt_text": None})
 
     def content(self, token: EmittedToken) -> bytes:
@@ -70,12 +68,10 @@ class ReplyWriter:
         text = tokens.token_bytes(token.token_id)
         call = self._call
         plain = token.finish_reason is None and not call.return_token_ids and call.top_logprobs is None
-        if plain and not call.continuous_usage:
+        if plain:
             return self._before_text + b'"' + text + b'"' + self._after_text
         chunk = self._content_chunk(text.decode(), token, token.finish_reason)
-        if self._call.continuous_usage:
-            chunk["usage"] = self._running_usage(token.index + 1)
-        if token.finish_reason is not None and not self._call.include_usage:
+        if token.finish_reason is not None and not call.include_usage:
             chunk["system_fingerprint"] = FINGERPRINT
         return _event(chunk)
 
@@ -94,7 +90,10 @@ class ReplyWriter:
 
     def failing(self) -> bytes:
         """What a stream ends with if its request fails inside the engine: vLLM sends the role even so."""
-        return ReplyWriter.opening(self) + error_event()
+        message, kind, param, status = INTERNAL_ERROR
+        error = {"error": {"message": message, "type": kind, "param": param, "code": status}}
+        # vLLM writes spaces only here.
+        return ReplyWriter.opening(self) + b"data: " + json.dumps(error).encode() + b"\n\n"
 
     def _content_chunk(self, text: str, token: EmittedToken | None, reason: str | None) -> dict[str, Any]:
         ids = [token.token_id] if token is not None and self._call.return_token_ids else None
@@ -107,15 +106,6 @@ class ReplyWriter:
         elif reason is not None:
             choice["stop_reason"] = None
         return {**self._frame, "choices": [{**choice, "token_ids": ids}]}
-
-    def _running_usage(self, output_tokens: int) -> dict[str, Any]:
-        prompt_tokens = len(self._call.prompt_ids)
-        return {
-            "prompt_tokens": prompt_tokens,
-            "total_tokens": prompt_tokens + output_tokens,
-            "completion_tokens": output_tokens,
-            "completion_tokens_details": None,
-        }
 
     # --- plain --------------------------------------------------------------------------------------------
 
@@ -217,14 +207,6 @@ def request_metrics(finished: FinishedRequest) -> dict[str, float | None]:
         "mean_itl_ms": finished.decode_s * 1e3 / gaps if gaps else None,
         "tokens_per_second": finished.output_tokens / busy_s if busy_s > 0 else None,
     }
-
-
-def error_event() -> bytes:
-    """The event that a stream ends with when its request fails inside the engine."""
-    message, kind, param, status = INTERNAL_ERROR
-    error = {"error": {"message": message, "type": kind, "param": param, "code": status}}
-    # vLLM writes spaces only here.
-    return b"data: " + json.dumps(error).encode() + b"\n\n"
 
 
 def _event(chunk: dict[str, Any]) -> bytes:

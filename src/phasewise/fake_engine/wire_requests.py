@@ -27,11 +27,6 @@ MOST_CHOICES = 16_384
 # Unknown or incomplete ones are ignored, as in vLLM.
 
 
-def wants_kv_kept(params: object) -> bool:
-    """Whether another engine will decode this request."""
-    return isinstance(params, dict) and bool(params.get("do_remote_decode"))
-
-
 def remote_kv_of(params: object) -> RemoteKv | None:
     """Where this request's KV is, if another engine has computed its prompt."""
     if not isinstance(params, dict) or not params.get("do_remote_prefill"):
@@ -162,7 +157,6 @@ class GenerationCall:
     cache_salt: str
     stream: bool
     include_usage: bool
-    continuous_usage: bool
     return_token_ids: bool
     keep_kv: bool = False
     remote_kv: RemoteKv | None = None
@@ -193,7 +187,7 @@ def parse_call(
     _check_fields(data, chat)
     check_model(data, model)
     text, ids = prompt_of(data)
-    options = data.get("stream_options") or {}
+    options, params = data.get("stream_options") or {}, data.get("kv_transfer_params")
     return GenerationCall(
         request_id=own_id or ("chatcmpl-" if chat else "cmpl-") + (client_request_id or secrets.token_hex(8)),
         chat=chat,
@@ -205,10 +199,9 @@ def parse_call(
         cache_salt=str(data.get("cache_salt") or ""),
         stream=bool(data.get("stream")),
         include_usage=bool(options.get("include_usage")),
-        continuous_usage=bool(options.get("include_usage") and options.get("continuous_usage_stats")),
         return_token_ids=bool(data.get("return_token_ids")),
-        keep_kv=wants_kv_kept(data.get("kv_transfer_params")),
-        remote_kv=remote_kv_of(data.get("kv_transfer_params")),
+        keep_kv=isinstance(params, dict) and bool(params.get("do_remote_decode")),
+        remote_kv=remote_kv_of(params),
         tool=called_tool(data),
         choices=data.get("n") or 1,
         top_logprobs=_top_logprobs(data, chat),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
@@ -14,30 +14,6 @@ from phasewise.simulator.engine import EmittedToken
 
 _CALLED_WITH = b'{\\"text\\":\\"', b'\\"}'
 """What surrounds the answer's tokens as the arguments of a call, in a JSON string."""
-
-
-class Writer(Protocol):
-    """Writes the reply to one call, as ReplyWriter does."""
-
-    end: bytes
-    """What ends a stream."""
-
-    def opening(self) -> bytes:
-        """What comes before the first token."""
-
-    def content(self, token: EmittedToken) -> bytes:
-        """One token."""
-
-    def closing(self, finished: FinishedRequest) -> bytes:
-        """What comes after the last token."""
-
-    def failing(self) -> bytes:
-        """What a stream ends with if its request fails inside the engine."""
-
-    def plain(
-        self, answers: Answers, finished: FinishedRequest, kv_params: dict[str, Any] | None = None
-    ) -> bytes:
-        """The whole reply at once."""
 
 
 def writer_of(
@@ -55,12 +31,6 @@ def writer_of(
 class ToolCallWriter(ReplyWriter):
     """Writes a chat whose answer is a call."""
 
-    def __init__(
-        self, call: GenerationCall, model: str, block_size: int, created_unix_s: int, choice: int = 0
-    ) -> None:
-        super().__init__(call, model, block_size, created_unix_s, choice)
-        self._tool = call.tool
-
     def opening(self) -> bytes:
         """The role, and the call's name."""
         return super().opening() + self._delta(self._called(""), _CALLED_WITH[0])
@@ -76,7 +46,7 @@ class ToolCallWriter(ReplyWriter):
         return piece + end + _event(None, {**self._frame, "choices": [last]})
 
     def _called(self, arguments: str) -> dict[str, Any]:
-        function = {"name": self._tool, "arguments": arguments or "\x00"}
+        function = {"name": self._call.tool, "arguments": arguments or "\x00"}
         return {"id": "chatcmpl-tool-1", "type": "function", "index": 0, "function": function}
 
     def _delta(self, call: dict[str, Any], arguments: bytes) -> bytes:
@@ -243,6 +213,10 @@ class MessagesWriter:
         if self._tool is not None:
             return "tool_use"
         return "max_tokens" if finished.reason == "length" else "end_turn"
+
+
+Writer = ReplyWriter | ResponsesWriter | MessagesWriter
+"""Writes the reply to one call: its stream with `opening`, `content`, `closing` and `end`, or `plain`."""
 
 
 def _usage(finished: FinishedRequest) -> dict[str, int]:

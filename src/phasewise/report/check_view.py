@@ -63,7 +63,7 @@ def _pair(trial: TrialFacts) -> tuple[str, ...]:
     moved_bytes = size(trial.moved_bytes or None)
     took = duration(trial.kv_transfer_s)
     text = {True: "equal", False: "differs", None: "-"}[trial.same_text]
-    return (f"{trial.prefill} -> {trial.decode}", moved, again, took, moved_bytes, speed, text)
+    return (trial.pair, moved, again, took, moved_bytes, speed, text)
 
 
 def _finding(finding: CheckFinding) -> Iterator[Text]:

@@ -179,12 +179,8 @@ def _is_same_engine(one: Worker, other: Worker) -> bool:
 
 
 def _models_of(worker: Worker) -> tuple[str, ...]:
-    """The model names that requests may use: the model's and its adapter's."""
-    if worker.model == UNKNOWN_MODEL:
-        return ()
-    if worker.lora is None or worker.lora == worker.model:
-        return (worker.model,)
-    return (worker.model, worker.lora)
+    """The model name that requests may use; none while it is unknown."""
+    return () if worker.model == UNKNOWN_MODEL else (worker.model,)
 
 
 # --- The latest time that was reported, for code that runs without a time of its own.

@@ -3,7 +3,7 @@
 import pytest
 
 from phasewise.core.latency import ttft_breakdown
-from phasewise.core.step_log import StepLog, logs_by_rank
+from phasewise.core.steps import StepLog, logs_by_rank
 from phasewise.core.timeline import AttemptKind, Outcome, Part, Source
 from phasewise.diagnosis.analysis.attribution import attribute, explained, reading_of, readings_of
 from phasewise.diagnosis.analysis.stall_causes import StallCause, explain_stalls

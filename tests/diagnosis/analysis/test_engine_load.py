@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from phasewise.core.engine_metrics import LoadReading
-from phasewise.core.step_log import StepLog
+from phasewise.core.steps import StepLog
 from phasewise.diagnosis.analysis.engine_load import engine_load_of, engine_load_of_gauges, step_shape_of
 from tests.builders import EPOCH_S, make_finished, make_step
 from tests.diagnosis.virtual_traffic import ask, play

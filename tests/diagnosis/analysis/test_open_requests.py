@@ -2,7 +2,7 @@
 
 import pytest
 
-from phasewise.core.step_log import logs_by_rank
+from phasewise.core.steps import logs_by_rank
 from phasewise.core.timeline import Outcome
 from phasewise.diagnosis.analysis.engine_view import timelines_from_steps
 from phasewise.diagnosis.analysis.open_requests import InEngine, arrivals, waiting_since

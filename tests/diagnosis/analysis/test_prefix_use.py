@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from phasewise.core.prefixes import MARK_SIZES_BYTES, TEXT_LIMIT_BYTES, TEXT_MARKS, prefix_marks
-from phasewise.core.step_log import logs_by_rank
+from phasewise.core.steps import logs_by_rank
 from phasewise.diagnosis.analysis.prefix_use import prefix_use, warm_share
 from tests.builders import EPOCH_S, make_attempt, make_finished, make_step, make_timeline
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from phasewise.core.step_log import logs_by_rank
+from phasewise.core.steps import logs_by_rank
 from phasewise.diagnosis.analysis.attribution import readings_of
 from phasewise.diagnosis.analysis.request_life import StepRole, even_shares, life_of
 from tests.builders import make_finished, make_step, make_timeline

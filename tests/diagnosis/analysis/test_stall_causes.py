@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from phasewise.core.slo import Slo
-from phasewise.core.step_log import StepLog
+from phasewise.core.steps import StepLog
 from phasewise.core.timeline import Outcome
 from phasewise.diagnosis.analysis.attribution import readings_of
 from phasewise.diagnosis.analysis.engine_load import step_shape_of

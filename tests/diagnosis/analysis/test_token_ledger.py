@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phasewise.core.slo import Slo
-from phasewise.core.step_log import StepLog
+from phasewise.core.steps import StepLog
 from phasewise.core.timeline import Outcome, Part
 from phasewise.costs.fit.step import decoding
 from phasewise.diagnosis.analysis.attribution import readings_of

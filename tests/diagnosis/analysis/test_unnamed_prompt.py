@@ -3,7 +3,7 @@
 import pytest
 
 from phasewise.core.latency import ttft_breakdown, wait_so_far
-from phasewise.core.step_log import StepLog
+from phasewise.core.steps import StepLog
 from phasewise.core.timeline import Outcome, Part
 from phasewise.diagnosis.analysis.attribution import attribute, readings_of
 from phasewise.diagnosis.analysis.request_life import life_of

@@ -3,7 +3,7 @@
 import pytest
 
 from phasewise.core.slo import Slo
-from phasewise.core.step_log import StepLog
+from phasewise.core.steps import StepLog
 from phasewise.core.timeline import Outcome
 from phasewise.diagnosis.analysis.counter_series import ReadingSeries
 from phasewise.diagnosis.analysis.counters import counter_summary

@@ -6,7 +6,7 @@ import pytest
 
 from phasewise.clients.processes import CpuSource, CpuUse
 from phasewise.core.engine_metrics import LoadReading, delta
-from phasewise.core.step_log import logs_by_rank
+from phasewise.core.steps import logs_by_rank
 from phasewise.diagnosis.analysis.engine_load import Drafts
 from phasewise.diagnosis.observed.observation import EngineSeen, HostCpu, WatchedEngine
 from phasewise.diagnosis.observed.surroundings import setup_of, surroundings_of

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from phasewise.core.step_log import logs_by_rank
+from phasewise.core.steps import logs_by_rank
 from phasewise.diagnosis.predict.costs import KnownCosts, steps_by_engine
 from phasewise.diagnosis.predict.unnamed import unnamed_in
 from tests.diagnosis.predict.traffic_builders import COST, make_fit

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from phasewise.core.step_log import logs_by_rank
+from phasewise.core.steps import logs_by_rank
 from phasewise.costs.fit.step import StepCost, decoding, prefilling
 from phasewise.diagnosis.analysis.attribution import readings_of
 from phasewise.diagnosis.predict.costs import FIT_STEPS, fit_window

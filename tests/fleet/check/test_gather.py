@@ -7,7 +7,7 @@ import pytest
 
 from phasewise.clients.http_client import Timeouts
 from phasewise.clients.kv_trial import growth_since
-from phasewise.core.kv_transfer import KvGrowth
+from phasewise.core.engine_metrics import KvCounters
 from phasewise.core.worker import Role
 from phasewise.fake_engine.engine import SIDE_CHANNELS, FakeEngine, FakeEngineConfig
 from phasewise.fleet.check import gather
@@ -155,7 +155,9 @@ async def test_a_proof_that_other_requests_hide_is_looked_for_three_times(monkey
     async def beside_others(client, before, prompt_tokens):
         looks.append(prompt_tokens)
         grown = await growth_since(client, before, prompt_tokens)
-        return KvGrowth(grown.moved_tokens + 1_500, 400.0) if len(looks) <= hidden else grown
+        return (
+            KvCounters(grown.moved_tokens + 1_500, computed_tokens=400.0) if len(looks) <= hidden else grown
+        )
 
     monkeypatch.setattr(gather, "growth_since", beside_others)
     assert await mistakes_of() == found

@@ -6,7 +6,8 @@ import pytest
 
 from phasewise.core.errors import ConfigError
 from phasewise.fleet.config import Levers, Pool
-from phasewise.fleet.engines.command import ServedModel, engine_command, llama_cpp_command
+from phasewise.fleet.engines.command import engine_command, llama_cpp_command
+from phasewise.fleet.engines.known_models import ServedModel
 from phasewise.fleet.local.placement import EnginePlace
 from tests.fleet.builders import make_engine
 

@@ -8,7 +8,8 @@ import pytest
 from phasewise.core.errors import ConfigError
 from phasewise.core.worker import Role
 from phasewise.fleet.config import FleetConfig, GatewayConfig, KvTransferConfig, Levers, Pool
-from phasewise.fleet.engines.command import ServedModel, engine_command, levers_of
+from phasewise.fleet.engines.command import engine_command, levers_of
+from phasewise.fleet.engines.known_models import ServedModel
 from phasewise.fleet.local.placement import EnginePlace, Machine
 from phasewise.fleet.local.plan import plan_fleet
 from phasewise.fleet.local.port_check import wanted_ports

@@ -9,7 +9,7 @@ from phasewise.clients import embedding_folder
 from phasewise.core.errors import ConfigError
 from phasewise.core.worker import Role
 from phasewise.fleet.config import ApiKey, FleetConfig, GatewayConfig, Levers, Pool, load_fleet
-from phasewise.fleet.engines.command import ServedModel
+from phasewise.fleet.engines.known_models import ServedModel
 from phasewise.fleet.local.placement import Machine
 from phasewise.fleet.local.plan import FleetPlan, plan_fleet
 from tests.fleet.builders import make_engine

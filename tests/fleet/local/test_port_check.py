@@ -8,8 +8,9 @@ import time
 
 import pytest
 
+from phasewise.clients.processes import listeners
 from phasewise.core.errors import FleetError
-from phasewise.fleet.local.port_check import WantedPort, holder_of, reject_taken_ports, wanted_ports
+from phasewise.fleet.local.port_check import WantedPort, reject_taken_ports, wanted_ports
 from tests.fleet.builders import free_ports, make_plan
 
 
@@ -27,7 +28,7 @@ def test_holder_is_named_with_pid_and_command():
         [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(port)], stderr=subprocess.DEVNULL
     )
     try:
-        while holder_of(port) is None:
+        while port not in listeners((port,)):
             time.sleep(0.02)
         with pytest.raises(FleetError) as raised:
             reject_taken_ports([wanted(port)])
@@ -41,7 +42,8 @@ def test_holder_is_named_with_pid_and_command():
 
 def test_own_listener_is_found_on_ipv6_too():
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as server:
-        assert holder_of(server.getsockname()[1]) == os.getpid()
+        port = server.getsockname()[1]
+        assert listeners((port,)) == {port: os.getpid()}
 
 
 def test_port_whose_connections_fade_counts_as_free():

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from phasewise.clients.http_embedder import HttpEmbedder
-from phasewise.clients.onnx_embedder import OnnxEmbedder
+from phasewise.clients.embedders import HttpEmbedder, OnnxEmbedder
 from phasewise.core.errors import ConfigError
 from phasewise.fleet.config import CacheConfig, SemanticConfig
 from phasewise.gateway.answer_cache.build import build_embedder

@@ -23,7 +23,7 @@ from phasewise.core.units import size
 from phasewise.costs.roofline.accelerators import ACCELERATORS
 from phasewise.costs.roofline.model_config import architecture_of
 from phasewise.costs.roofline.precision import Arithmetic
-from phasewise.fleet.engines.model_config_file import read_model_config
+from phasewise.fleet.engines.known_models import read_model_config
 from phasewise.fleet.local.placement import visible_gpus
 
 # --- How fast one core of this machine reads memory, measured.

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from phasewise.core.step_log import CLOCK_SLACK_S, moments
-from phasewise.core.steps import EngineStep, FinishedRequest, TimedStep, time_steps
+from phasewise.core.steps import CLOCK_SLACK_S, EngineStep, FinishedRequest, TimedStep, moments, time_steps
 from phasewise.costs.fit.observation import Observation
 from phasewise.costs.fit.step import StepWork, chunk_pairs
 

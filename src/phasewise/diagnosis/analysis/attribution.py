@@ -7,8 +7,7 @@ from dataclasses import replace
 from statistics import fmean
 
 from phasewise.core.latency import ttft_breakdown
-from phasewise.core.step_log import EngineMoments, StepLog
-from phasewise.core.steps import FinishedRequest, TimedStep
+from phasewise.core.steps import EngineMoments, FinishedRequest, StepLog, TimedStep
 from phasewise.core.timeline import Attempt, AttemptKind, Outcome, Part, Source, Span, Timeline
 from phasewise.costs.fit.step import StepWork, prefilling
 from phasewise.costs.fit.step_fit import StepFit

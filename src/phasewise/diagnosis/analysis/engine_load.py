@@ -15,8 +15,7 @@ from operator import attrgetter
 from statistics import median
 
 from phasewise.core.engine_metrics import LoadReading
-from phasewise.core.step_log import StepLog
-from phasewise.core.steps import EngineStep, TimedStep
+from phasewise.core.steps import EngineStep, StepLog, TimedStep
 from phasewise.diagnosis.analysis.step_reading import recomputed_tokens
 from phasewise.diagnosis.finding import FactSource
 

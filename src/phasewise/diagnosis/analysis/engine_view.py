@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from math import isnan
 
-from phasewise.core.step_log import EngineMoments, StepLog
-from phasewise.core.steps import FinishedRequest
+from phasewise.core.steps import EngineMoments, FinishedRequest, StepLog
 from phasewise.core.timeline import Attempt, AttemptKind, Outcome, Part, Source, Span, Timeline
 from phasewise.core.worker import WorkerRef
 from phasewise.diagnosis.analysis.open_requests import InEngine, arrivals

@@ -10,8 +10,7 @@ from enum import StrEnum
 from itertools import pairwise
 
 from phasewise.core.latency import e2e_s, ttft_s
-from phasewise.core.step_log import EngineMoments
-from phasewise.core.steps import FinishedRequest, TimedStep
+from phasewise.core.steps import EngineMoments, FinishedRequest, TimedStep
 from phasewise.core.timeline import Attempt, AttemptKind, Timeline
 from phasewise.diagnosis.analysis.attribution import (
     TAKEN_IN_S,

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from phasewise.core.latency import Stall, stalls
-from phasewise.core.step_log import CLOCK_SLACK_S, StepLog
-from phasewise.core.steps import TimedStep
+from phasewise.core.steps import CLOCK_SLACK_S, StepLog, TimedStep
 from phasewise.core.timeline import Outcome, Timeline
 from phasewise.diagnosis.analysis.step_reading import StepReading
 

@@ -8,8 +8,15 @@ from functools import cached_property
 from itertools import dropwhile, pairwise
 from statistics import fmean, median
 
-from phasewise.core.step_log import CLOCK_SLACK_S, FIRST_SEQ, EngineMoments, StepLog
-from phasewise.core.steps import EngineStep, FinishedRequest, TimedStep
+from phasewise.core.steps import (
+    CLOCK_SLACK_S,
+    FIRST_SEQ,
+    EngineMoments,
+    EngineStep,
+    FinishedRequest,
+    StepLog,
+    TimedStep,
+)
 from phasewise.costs.fit.history import FIRST_TOKEN_SLACK_S, observed_steps
 from phasewise.costs.fit.step import CostPart, StepCost, StepWork
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from phasewise.core.step_log import CLOCK_SLACK_S, EngineMoments
-from phasewise.core.steps import TimedStep
+from phasewise.core.steps import CLOCK_SLACK_S, EngineMoments, TimedStep
 from phasewise.core.timeline import Part, Timeline
 from phasewise.diagnosis.analysis.attribution import Readings, reading_of
 from phasewise.diagnosis.analysis.stall_causes import ExplainedStall, StallCause

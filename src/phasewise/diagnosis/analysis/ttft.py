@@ -9,7 +9,7 @@ from statistics import fmean, median
 from phasewise.core.latency import PartTime, TtftBreakdown, ttft_breakdown, ttft_s, wait_so_far
 from phasewise.core.slo import Slo
 from phasewise.core.statistics import wait_quantile
-from phasewise.core.step_log import CLOCK_SLACK_S
+from phasewise.core.steps import CLOCK_SLACK_S
 from phasewise.core.timeline import Outcome, Part, Source, Timeline
 from phasewise.diagnosis.analysis.attribution import Readings, reading_of
 from phasewise.diagnosis.analysis.standstill import Standstill

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from phasewise.core.step_log import CLOCK_SLACK_S
-from phasewise.core.steps import EngineStep, TimedStep
+from phasewise.core.steps import CLOCK_SLACK_S, EngineStep, TimedStep
 from phasewise.diagnosis.analysis.step_reading import PrefillRecord, StepReading
 
 

@@ -19,8 +19,7 @@ from phasewise.clients.step_feed import ListingFeed, StepFeed
 from phasewise.core.engine_metrics import EngineSeries, MetricsSnapshot, delta
 from phasewise.core.errors import ConfigError, PhasewiseError, UpstreamError
 from phasewise.core.slo import Slo
-from phasewise.core.step_log import logs_by_rank
-from phasewise.core.steps import EngineStep
+from phasewise.core.steps import EngineStep, logs_by_rank
 from phasewise.core.timeline import Outcome, Timeline
 from phasewise.diagnosis.analysis.engine_counters import Spread, engine_counters
 from phasewise.diagnosis.analysis.engine_view import timelines_from_steps

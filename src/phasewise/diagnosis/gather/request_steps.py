@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from phasewise.clients.step_feed import StepBatch, StepFeed
 from phasewise.core.errors import PhasewiseError
-from phasewise.core.step_log import StepLog, logs_by_rank
+from phasewise.core.steps import StepLog, logs_by_rank
 from phasewise.core.timeline import Timeline
 from phasewise.diagnosis.gather.engine_watch import LOOK_BACK_S
 from phasewise.diagnosis.observed.observation import WatchedEngine

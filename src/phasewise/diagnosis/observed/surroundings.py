@@ -8,7 +8,7 @@ from statistics import median
 
 from phasewise.clients.processes import CpuUse
 from phasewise.core.engine_metrics import EngineSeries, MetricsDelta
-from phasewise.core.step_log import StepLog
+from phasewise.core.steps import StepLog
 from phasewise.core.timeline import Timeline
 from phasewise.diagnosis.analysis.engine_counters import prefix_cache_on
 from phasewise.diagnosis.analysis.engine_load import (

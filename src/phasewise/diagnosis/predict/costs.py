@@ -15,8 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from phasewise.core.errors import MeasurementError
-from phasewise.core.step_log import StepLog
-from phasewise.core.steps import EngineStep
+from phasewise.core.steps import EngineStep, StepLog
 from phasewise.costs.fit.history import observed_steps
 from phasewise.costs.fit.observation import Observation, Regime, RegimeStore, is_near, regime_of
 from phasewise.costs.fit.step import StepCost, StepKind, StepWork

@@ -11,7 +11,7 @@ from phasewise.core.units import gib
 from phasewise.core.worker import Role
 from phasewise.fleet.check.judgement import CheckFinding, Mistake
 from phasewise.fleet.config import KV_TRANSFER_FLAG, LLAMA_CPP, FleetConfig, Pool, byte_size, find_flag
-from phasewise.fleet.config.engine_flags import json_object
+from phasewise.fleet.config.fleet import json_object
 from phasewise.fleet.engines.command import DEFAULT_CPU_KV_BYTES
 from phasewise.fleet.engines.environment import EngineEnvironment, device_for
 from phasewise.fleet.local.plan import FleetPlan

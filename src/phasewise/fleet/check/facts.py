@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from phasewise.core.kv_transfer import KvGrowth, KvProof
+from phasewise.core.kv_transfer import KvProof, kv_proof
 from phasewise.core.worker import Role
 
 
@@ -76,14 +76,18 @@ class TrialFacts:
     same_text: bool | None = None
 
     @property
+    def pair(self) -> str:
+        """The two engines, in the direction of the KV."""
+        return f"{self.prefill} -> {self.decode}"
+
+    @property
     def proof(self) -> KvProof | None:
         """What the decode engine's counters show about its answer; None without an answer."""
         if not self.ended or not self.gave_ticket or self.decode_problem is not None:
             return None
         if self.prompt_tokens is None:
             return KvProof.UNCOUNTED
-        grown = KvGrowth(self.moved_tokens, self.computed_tokens)
-        return grown.proof_of(self.prompt_tokens - self.cached_tokens)
+        return kv_proof(self.moved_tokens, self.computed_tokens, self.prompt_tokens - self.cached_tokens)
 
     @property
     def proven(self) -> bool:

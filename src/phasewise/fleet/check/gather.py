@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from random import SystemRandom
 from typing import Any
 
@@ -58,12 +58,8 @@ class _CheckedEngine:
         return self.config.model if self.config.model in models or not models else models[0]
 
 
-@dataclass(frozen=True, slots=True)
-class _TransferTrial:
-    """What a trial showed, and the KV's location from the prefill engine."""
-
-    facts: TrialFacts
-    params: Mapping[str, Any] = field(default_factory=dict)
+_TransferTrial = tuple[TrialFacts, Mapping[str, Any]]
+"""What a trial showed, and the KV's location from the prefill engine."""
 
 
 async def gather_facts(
@@ -79,10 +75,10 @@ async def gather_facts(
         for engine in engines:
             engine.quick.close()
             engine.patient.close()
-    facts = (
+    checked = (
         replace(engine.facts, recomputes_on_failure=policies.get(engine.config.name)) for engine in engines
     )
-    return FleetFacts(tuple(facts), tuple(trial.facts for trial in tried))
+    return FleetFacts(tuple(checked), tuple(facts for facts, _ in tried))
 
 
 def _each_pair(engines: Sequence[_CheckedEngine]) -> Iterator[tuple[_CheckedEngine, _CheckedEngine]]:
@@ -144,13 +140,13 @@ async def _models(client: HttpClient) -> tuple[tuple[str, ...], str | None]:
 
 async def _try_pair(prefill: _CheckedEngine, decode: _CheckedEngine, until_s: float) -> _TransferTrial:
     """A conclusive trial, or the last of a few; within its time."""
-    trial = _TransferTrial(TrialFacts(prefill.config.name, decode.config.name, ended=False))
+    trial: _TransferTrial = TrialFacts(prefill.config.name, decode.config.name, ended=False), {}
     with suppress(TimeoutError):
         async with asyncio.timeout_at(until_s), decode.turn:
             for _ in range(TRIES):
-                trial = await _kv_transfer(prefill, decode)
+                facts, _ = trial = await _kv_transfer(prefill, decode)
                 # Engines may choose differently between two tokens that are nearly as likely.
-                if trial.facts.proof is not KvProof.HIDDEN and trial.facts.same_text is not False:
+                if facts.proof is not KvProof.HIDDEN and facts.same_text is not False:
                     break
     return trial
 
@@ -161,24 +157,25 @@ async def _kv_transfer(prefill: _CheckedEngine, decode: _CheckedEngine) -> _Tran
     try:
         kept = await ask(prefill.patient, prefill.model, prompt, 1, ASKS_TO_KEEP_KV)
     except UpstreamError as error:
-        return _TransferTrial(replace(facts, prefill_problem=error.message))
+        return replace(facts, prefill_problem=error.message), {}
     if not kept.ok:
-        return _TransferTrial(replace(facts, prefill_problem=f"it answered HTTP {kept.status}"))
+        return replace(facts, prefill_problem=f"it answered HTTP {kept.status}"), {}
     facts = replace(
         facts,
         gave_ticket=bool(kept.params),
-        prompt_tokens=kept.prompt_tokens,
-        computing_s=kept.prefill_s,
+        prompt_tokens=kept.account.prompt_tokens,
+        computing_s=kept.account.prefill_s,
     )
     if not kept.params:
-        return _TransferTrial(facts)
+        return facts, {}
     side, (facts, answer) = await asyncio.gather(
         _side_channel(kept.params), _fetch_and_write(decode, prompt, kept.params, facts)
     )
-    facts = replace(facts, side_address=_address(kept.params), side_channel=side)
+    address = f"{kept.params.get('remote_host')}:{kept.params.get('remote_port')}"
+    facts = replace(facts, side_address=address, side_channel=side)
     if answer is not None:
         facts = await _with_text(facts, prefill, prompt, answer)
-    return _TransferTrial(facts, kept.params)
+    return facts, kept.params
 
 
 async def _fetch_and_write(
@@ -190,20 +187,21 @@ async def _fetch_and_write(
         answer = await ask(decode.patient, decode.model, prompt, OUTPUT_TOKENS, params)
         if not answer.ok:
             return replace(facts, decode_problem=f"it answered HTTP {answer.status}"), None
-        unread_tokens = (facts.prompt_tokens or 1) - answer.cached_tokens
+        account, cached_tokens = answer.account, answer.account.cached_tokens or 0
+        unread_tokens = (facts.prompt_tokens or 1) - cached_tokens
         grown = await growth_since(decode.quick, before, unread_tokens)
     except UpstreamError as error:
         hangs = error.kind is FailureKind.TIMED_OUT
         return replace(facts, decode_problem=error.message, decode_timed_out=hangs), None
     counted = replace(
         facts,
-        cached_tokens=answer.cached_tokens,
+        cached_tokens=cached_tokens,
         moved_tokens=grown.moved_tokens,
         computed_tokens=grown.computed_tokens,
         moved_bytes=grown.moved_bytes,
         moving_s=grown.moving_s,
-        kv_transfer_s=answer.queue_s,
-        first_token_s=answer.prefill_s,
+        kv_transfer_s=account.queue_s,
+        first_token_s=account.prefill_s,
     )
     return counted, answer
 
@@ -217,10 +215,6 @@ async def _with_text(
     except UpstreamError:
         return facts
     return replace(facts, same_text=alone.text == answer.text) if alone.ok else facts
-
-
-def _address(params: Mapping[str, Any]) -> str:
-    return f"{params.get('remote_host')}:{params.get('remote_port')}"
 
 
 async def _side_channel(params: Mapping[str, Any]) -> SideChannel:
@@ -243,7 +237,7 @@ async def _failure_policies(
     engines: Sequence[_CheckedEngine], tried: Sequence[_TransferTrial], until_s: float
 ) -> dict[str, bool]:
     """Whether decode engines of proven pairs silently recompute what they cannot fetch."""
-    shapes = {trial.facts.decode: trial.params for trial in tried if trial.facts.proven}
+    shapes = {facts.decode: params for facts, params in tried if facts.proven}
     asked = [engine for engine in engines if engine.config.name in shapes]
     said = await asyncio.gather(
         *(_recomputes(engine, shapes[engine.config.name], until_s) for engine in asked)

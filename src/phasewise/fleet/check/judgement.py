@@ -142,7 +142,7 @@ def _of_models(engines: tuple[EngineFacts, ...]) -> Iterator[CheckFinding]:
 def _not_tried(trials: list[TrialFacts]) -> Iterator[CheckFinding]:
     if not trials:
         return
-    pairs = ", ".join(f"{trial.prefill} -> {trial.decode}" for trial in trials)
+    pairs = ", ".join(trial.pair for trial in trials)
     yield CheckFinding(
         Mistake.NOT_TRIED,
         "pairs",
@@ -153,121 +153,114 @@ def _not_tried(trials: list[TrialFacts]) -> Iterator[CheckFinding]:
 
 def _of_pair(prefill: EngineFacts, decode: EngineFacts, trial: TrialFacts) -> Iterator[CheckFinding]:
     """What failed, then how the engines differ, which may be the cause or may be harmless."""
-    where = f"{prefill.name} -> {decode.name}"
     if trial.proven:
         if trial.same_text is False:
-            yield _text_differs(where, prefill.name)
+            yield CheckFinding(
+                Mistake.TEXT_DIFFERS,
+                trial.pair,
+                f"the pair answers one prompt with another text than {trial.prefill} alone",
+                "run the check again: two nearly equal tokens may swap once; a difference every time means "
+                "wrong KV",
+            )
         if trial.side_channel in _OUT_OF_REACH:
-            yield _out_of_reach(prefill, decode, trial, where)
+            yield _out_of_reach(trial)
         return
-    differences = list(_sides_differ(prefill, decode, where))
+    differences = list(_sides_differ(prefill, decode, trial))
     if trial.prefill_problem is not None:
         yield CheckFinding(
             Mistake.PREFILL_FAILED,
-            where,
-            f"{prefill.name} did not compute the prompt: {trial.prefill_problem}",
-            f"read the log of {prefill.name}",
+            trial.pair,
+            f"{trial.prefill} did not compute the prompt: {trial.prefill_problem}",
+            f"read the log of {trial.prefill}",
         )
     else:
-        missing = list(_no_connector(prefill, decode, trial))
+        missing = list(_no_connector(decode, trial))
         yield from missing
         if trial.gave_ticket:
             explained = bool(missing or differences)
-            yield from _of_way(prefill, decode, trial, where, explained=explained, missing=bool(missing))
+            yield from _of_way(decode, trial, explained=explained, missing=bool(missing))
     yield from differences
 
 
-def _sides_differ(prefill: EngineFacts, decode: EngineFacts, where: str) -> Iterator[CheckFinding]:
-    sides = f"{prefill.name} and {decode.name}"
+def _sides_differ(prefill: EngineFacts, decode: EngineFacts, trial: TrialFacts) -> Iterator[CheckFinding]:
+    found: list[tuple[Mistake, str, str, str]] = []
     if prefill.models and decode.models and not set(prefill.models) & set(decode.models):
         theirs = f"{prefill.models[0]} and {decode.models[0]}"
-        yield _differ(Mistake.MODEL_DIFFERS, where, sides, "serve different models", theirs, "the same model")
-    elif prefill.loaded_from and decode.loaded_from and prefill.loaded_from != decode.loaded_from:
+        found.append((Mistake.MODEL_DIFFERS, "serve different models", theirs, "the same model"))
+    elif _unlike(prefill.loaded_from, decode.loaded_from):
         theirs = f"{prefill.loaded_from} and {decode.loaded_from}"
-        said = "serve different models under one name"
-        yield _differ(Mistake.MODEL_DIFFERS, where, sides, said, theirs, "the same model")
+        found.append(
+            (Mistake.MODEL_DIFFERS, "serve different models under one name", theirs, "the same model")
+        )
     if _unlike(prefill.block_tokens, decode.block_tokens):
+        said = "have blocks of different size"
         theirs = f"{prefill.block_tokens} and {decode.block_tokens} tokens"
-        said, same = "have blocks of different size", "the same --block-size"
-        yield _differ(Mistake.BLOCK_SIZE_DIFFERS, where, sides, said, theirs, same)
-    if _unlike_types(prefill.cache_dtype, decode.cache_dtype):
-        theirs = f"{prefill.cache_dtype} and {decode.cache_dtype}"
-        said, same = "keep KV in different types", "the same --kv-cache-dtype (levers.kv_dtype)"
-        yield _differ(Mistake.CACHE_DTYPE_DIFFERS, where, sides, said, theirs, same)
+        found.append((Mistake.BLOCK_SIZE_DIFFERS, said, theirs, "the same --block-size"))
+    types = {prefill.cache_dtype, decode.cache_dtype}
+    if _unlike(prefill.cache_dtype, decode.cache_dtype) and not ("auto" in types and types <= _OF_THE_MODEL):
+        said, theirs = "keep KV in different types", f"{prefill.cache_dtype} and {decode.cache_dtype}"
+        same = "the same --kv-cache-dtype (levers.kv_dtype)"
+        found.append((Mistake.CACHE_DTYPE_DIFFERS, said, theirs, same))
+    for mistake, said, theirs, same in found:
+        words = f"{trial.prefill} and {trial.decode} {said} ({theirs})"
+        yield CheckFinding(mistake, trial.pair, words, f"start both with {same}")
 
 
 def _unlike(one: object, other: object) -> bool:
     return one is not None and other is not None and one != other
 
 
-def _unlike_types(one: str | None, other: str | None) -> bool:
-    same = "auto" in {one, other} and {one, other} <= _OF_THE_MODEL
-    return _unlike(one, other) and not same
-
-
-def _differ(mistake: Mistake, where: str, sides: str, said: str, theirs: str, same: str) -> CheckFinding:
-    return CheckFinding(mistake, where, f"{sides} {said} ({theirs})", f"start both with {same}")
-
-
-def _no_connector(prefill: EngineFacts, decode: EngineFacts, trial: TrialFacts) -> Iterator[CheckFinding]:
+def _no_connector(decode: EngineFacts, trial: TrialFacts) -> Iterator[CheckFinding]:
     flag = "start it with --kv-transfer-config, which `phasewise up` writes for pools of this role"
     if not trial.gave_ticket and trial.prefill_problem is None:
-        words = f"{prefill.name} computes prompts but keeps no KV for other engines: it has no connector"
-        yield CheckFinding(Mistake.NO_CONNECTOR_PREFILL, prefill.name, words, flag)
+        words = f"{trial.prefill} computes prompts but keeps no KV for other engines: it has no connector"
+        yield CheckFinding(Mistake.NO_CONNECTOR_PREFILL, trial.prefill, words, flag)
     if decode.has_connector is False:
         words = (
-            f"{decode.name} has no connector: it accepts requests with KV to fetch, reports nothing, "
+            f"{trial.decode} has no connector: it accepts requests with KV to fetch, reports nothing, "
             "and computes every prompt a second time"
         )
-        yield CheckFinding(Mistake.NO_CONNECTOR_DECODE, decode.name, words, flag)
+        yield CheckFinding(Mistake.NO_CONNECTOR_DECODE, trial.decode, words, flag)
 
 
 def _of_way(
-    prefill: EngineFacts,
-    decode: EngineFacts,
-    trial: TrialFacts,
-    where: str,
-    *,
-    missing: bool,
-    explained: bool,
+    decode: EngineFacts, trial: TrialFacts, *, missing: bool, explained: bool
 ) -> Iterator[CheckFinding]:
     """What went wrong between two engines; a bare rejection is reported only if nothing else explains it."""
     if trial.decode_problem is None:
         if not missing:
-            yield _answered_unproven(prefill, decode, trial, where)
+            yield _answered_unproven(trial)
         if trial.side_channel in _OUT_OF_REACH and decode.has_connector:
-            yield _no_side_channel(prefill, decode, trial, where)
+            yield _no_side_channel(trial)
     elif trial.side_channel in _OUT_OF_REACH:
-        yield _no_side_channel(prefill, decode, trial, where)
+        yield _no_side_channel(trial)
     elif trial.decode_timed_out:
         yield CheckFinding(
             Mistake.TRANSFER_HANGS,
-            where,
-            f"{decode.name} did not get the KV of {prefill.name} in time: {trial.decode_problem}",
-            f"check that {prefill.name} runs, and that data ports between the two are open (UCX_TLS)",
+            trial.pair,
+            f"{trial.decode} did not get the KV of {trial.prefill} in time: {trial.decode_problem}",
+            f"check that {trial.prefill} runs, and that data ports between the two are open (UCX_TLS)",
         )
     elif not explained:
         yield CheckFinding(
             Mistake.HANDSHAKE_REJECTED,
-            where,
-            f"{decode.name} reached {trial.side_address} but did not take the KV ({trial.decode_problem}): "
-            f"either another engine than {prefill.name} answers there, or the two differ in model, dtype, "
+            trial.pair,
+            f"{trial.decode} reached {trial.side_address} but did not take the KV ({trial.decode_problem}): "
+            f"either another engine than {trial.prefill} answers there, or the two differ in model, dtype, "
             "attention backend or vLLM version",
-            f"give every engine a VLLM_NIXL_SIDE_CHANNEL_PORT of its own; the log of {decode.name} says "
+            f"give every engine a VLLM_NIXL_SIDE_CHANNEL_PORT of its own; the log of {trial.decode} says "
             "which (engine ID or compatibility hash mismatch)",
         )
 
 
-def _no_side_channel(
-    prefill: EngineFacts, decode: EngineFacts, trial: TrialFacts, where: str
-) -> CheckFinding:
-    reported = f"{prefill.name} gives {trial.side_address} as the address of its KV"
+def _no_side_channel(trial: TrialFacts) -> CheckFinding:
+    reported = f"{trial.prefill} gives {trial.side_address} as the address of its KV"
     if trial.side_channel is SideChannel.SILENT:
         return CheckFinding(
             Mistake.SIDE_CHANNEL_BLOCKED,
-            where,
-            f"{reported}, where nothing answers within seconds: the port is blocked, or {decode.name} cannot "
-            "reach the host",
+            trial.pair,
+            f"{reported}, where nothing answers within seconds: the port is blocked, or {trial.decode} "
+            "cannot reach the host",
             "open the port between the two, or set VLLM_NIXL_SIDE_CHANNEL_HOST to an address that decode "
             "engines reach",
         )
@@ -276,70 +269,59 @@ def _no_side_channel(
         who = "nobody listens"
     return CheckFinding(
         Mistake.SIDE_CHANNEL_WRONG,
-        where,
+        trial.pair,
         f"{reported}, where {who}",
-        f"set VLLM_NIXL_SIDE_CHANNEL_HOST and VLLM_NIXL_SIDE_CHANNEL_PORT of {prefill.name} to where it "
+        f"set VLLM_NIXL_SIDE_CHANNEL_HOST and VLLM_NIXL_SIDE_CHANNEL_PORT of {trial.prefill} to where it "
         "listens, a port of its own",
     )
 
 
-def _out_of_reach(prefill: EngineFacts, decode: EngineFacts, trial: TrialFacts, where: str) -> CheckFinding:
+def _out_of_reach(trial: TrialFacts) -> CheckFinding:
     return CheckFinding(
         Mistake.SIDE_CHANNEL_OUT_OF_REACH,
-        where,
-        f"{decode.name} fetches the KV of {prefill.name} over a connection that is already open, but its "
+        trial.pair,
+        f"{trial.decode} fetches the KV of {trial.prefill} over a connection that is already open, but its "
         f"side channel at {trial.side_address} cannot be reached from here ({trial.side_channel}): a decode "
         "engine that is restarted or added may not reach it",
-        f"try that address from where {decode.name} runs; if it cannot be reached there either, correct "
-        f"VLLM_NIXL_SIDE_CHANNEL_HOST and VLLM_NIXL_SIDE_CHANNEL_PORT of {prefill.name} or open the port",
+        f"try that address from where {trial.decode} runs; if it cannot be reached there either, correct "
+        f"VLLM_NIXL_SIDE_CHANNEL_HOST and VLLM_NIXL_SIDE_CHANNEL_PORT of {trial.prefill} or open the port",
     )
 
 
-def _answered_unproven(
-    prefill: EngineFacts, decode: EngineFacts, trial: TrialFacts, where: str
-) -> CheckFinding:
+def _answered_unproven(trial: TrialFacts) -> CheckFinding:
     computed = trial.computed_tokens
     if trial.proof is KvProof.HIDDEN:
-        return _hidden(prefill, decode, trial, where)
+        return _hidden(trial)
     if trial.proof is KvProof.UNCOUNTED:
         return CheckFinding(
             Mistake.NOT_PROVEN,
-            where,
-            f"{decode.name} answered, but does not report where its prompts' KV came from",
+            trial.pair,
+            f"{trial.decode} answered, but does not report where its prompts' KV came from",
             "start it without --disable-log-stats, and use a vLLM that counts prompt_tokens_by_source_total",
         )
-    seen = f"{trial.moved_tokens or 0:g} of {trial.prompt_tokens} prompt tokens came from {prefill.name}"
+    seen = f"{trial.moved_tokens or 0:g} of {trial.prompt_tokens} prompt tokens came from {trial.prefill}"
     again = "" if computed is None else f", and it computed {computed:g} itself"
     return CheckFinding(
         Mistake.SILENT_FALL_BACK,
-        where,
-        f"{decode.name} answered without an error, but {seen}{again}: the prompt is computed twice",
+        trial.pair,
+        f"{trial.decode} answered without an error, but {seen}{again}: the prompt is computed twice",
         'set "kv_load_failure_policy":"fail" in its --kv-transfer-config to make failures visible, '
-        f"and read its log for why the KV of {prefill.name} was not loaded",
+        f"and read its log for why the KV of {trial.prefill} was not loaded",
     )
 
 
-def _hidden(prefill: EngineFacts, decode: EngineFacts, trial: TrialFacts, where: str) -> CheckFinding:
+def _hidden(trial: TrialFacts) -> CheckFinding:
     words = (
-        f"other requests hide whether {decode.name} fetched the prompt's {trial.prompt_tokens} tokens: it "
+        f"other requests hide whether {trial.decode} fetched the prompt's {trial.prompt_tokens} tokens: it "
         f"fetched {trial.moved_tokens or 0:g} during the trial, and computed {trial.computed_tokens or 0:g}"
     )
     if trial.first_token_s is not None and trial.computing_s is not None:
         words += (
             f"; its first token took {duration(trial.first_token_s)}, and the whole prompt had taken "
-            f"{prefill.name} {duration(trial.computing_s)}"
+            f"{trial.prefill} {duration(trial.computing_s)}"
         )
-    fix = f"check again while {decode.name} computes fewer prompts of its own"
-    return CheckFinding(Mistake.NOT_PROVEN, where, words, fix)
-
-
-def _text_differs(where: str, prefill: str) -> CheckFinding:
-    return CheckFinding(
-        Mistake.TEXT_DIFFERS,
-        where,
-        f"the pair answers one prompt with another text than {prefill} alone",
-        "run the check again: two nearly equal tokens may swap once; a difference every time means wrong KV",
-    )
+    fix = f"check again while {trial.decode} computes fewer prompts of its own"
+    return CheckFinding(Mistake.NOT_PROVEN, trial.pair, words, fix)
 
 
 def _of_failure_policies(engines: Iterable[EngineFacts]) -> Iterator[CheckFinding]:
@@ -377,10 +359,9 @@ class CheckResult:
             "running": self.ran,
             "seconds": round(self.seconds, 3),
             "engines": [asdict(engine) for engine in self.facts.engines],
-            "pairs": [_pair(trial) for trial in self.facts.trials],
+            "pairs": [
+                {**asdict(trial), "proven": trial.proven, "bytes_per_s": trial.bytes_per_s}
+                for trial in self.facts.trials
+            ],
             "findings": [{**asdict(finding), "warning": finding.is_warning} for finding in self.findings],
         }
-
-
-def _pair(trial: TrialFacts) -> dict[str, Any]:
-    return {**asdict(trial), "proven": trial.proven, "bytes_per_s": trial.bytes_per_s}

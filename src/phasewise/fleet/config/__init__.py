@@ -1,6 +1,5 @@
 """Frozen configuration."""
 
-from phasewise.fleet.config.engine_flags import find_flag
 from phasewise.fleet.config.fleet import (
     DEMO_MODEL,
     LLAMA_CPP,
@@ -9,11 +8,11 @@ from phasewise.fleet.config.fleet import (
     Levers,
     Pool,
     Speculation,
+    find_flag,
 )
 from phasewise.fleet.config.gateway import (
     LOOPBACK_HOSTS,
     ApiKey,
-    ByteSize,
     CacheConfig,
     CacheRedis,
     EdgeLimits,
@@ -22,13 +21,10 @@ from phasewise.fleet.config.gateway import (
     JudgeConfig,
     KvTransferConfig,
     LogConfig,
-    Name,
     OnnxEmbedderConfig,
-    Port,
     QueueConfig,
     RedisConfig,
     SemanticConfig,
-    Sha256,
     SloClass,
     TlsConfig,
     UpstreamConfig,
@@ -58,7 +54,6 @@ __all__ = [
     "SCHEMA",
     "VLLM",
     "ApiKey",
-    "ByteSize",
     "CacheConfig",
     "CacheRedis",
     "DiscoverConfig",
@@ -72,14 +67,11 @@ __all__ = [
     "KvTransferConfig",
     "Levers",
     "LogConfig",
-    "Name",
     "OnnxEmbedderConfig",
     "Pool",
-    "Port",
     "QueueConfig",
     "RedisConfig",
     "SemanticConfig",
-    "Sha256",
     "SloClass",
     "Speculation",
     "TlsConfig",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -120,3 +122,37 @@ class FleetConfig(Frozen):
     def has(self, engine: str) -> bool:
         """Whether some pool has this kind of engine."""
         return any(pool.engine == engine for pool in self.pools)
+
+
+# --- A pool's own engine flags, read as the engine does: a later one wins, dashes equal underscores.
+
+
+class Flag(NamedTuple):
+    """A flag's value, and the flag's position in the list."""
+
+    value: str
+    position: int
+
+
+def find_flag(flags: Sequence[str], *names: str) -> Flag | None:
+    """The last of the flags with one of these names, written `--name value` or `--name=value`."""
+    found = None
+    for position, word in enumerate(flags):
+        name, joined, value = word.partition("=")
+        if with_dashes(name) in names:
+            found = Flag(value if joined else next(iter(flags[position + 1 : position + 2]), ""), position)
+    return found
+
+
+def with_dashes(name: str) -> str:
+    """A flag's name in its usual form."""
+    return name.replace("_", "-") if name.startswith("--") else name
+
+
+def json_object(value: str) -> dict[str, Any] | None:
+    """A flag's value as a JSON object (None: it is something else)."""
+    try:
+        parsed = json.loads(value)
+    except ValueError:
+        return None
+    return parsed if isinstance(parsed, dict) else None

@@ -7,8 +7,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from phasewise.core.worker import Role
-from phasewise.fleet.config.engine_flags import find_dotted, find_flag, flag_place, json_object
-from phasewise.fleet.config.fleet import FleetConfig, Pool
+from phasewise.fleet.config.fleet import FleetConfig, Pool, find_flag, json_object, with_dashes
 from phasewise.fleet.config.source import Place, Problem
 
 # --- Whether a pool's own connector, in its engine flags, can transfer KV. Pure.
@@ -25,15 +24,18 @@ _KV_ROLES = {Role.PREFILL: ("kv_producer", "kv_both"), Role.DECODE: ("kv_consume
 
 def connector_problems(number: int, pool: Pool, lease_s: int) -> Iterator[Problem]:
     """What is wrong with the own connector of this pool, the file's `number`th."""
-    dotted = find_dotted(pool.engine_flags, KV_TRANSFER_FLAG)
-    if dotted is not None:
-        words = f"sets {KV_TRANSFER_FLAG} key by key, which cannot be checked; write it as one JSON object"
-        yield Problem(flag_place(number, dotted), words)
-        return
+    for position, word in enumerate(pool.engine_flags):
+        name, dot, _ = word.partition(".")
+        if dot and with_dashes(name) == KV_TRANSFER_FLAG:
+            words = (
+                f"sets {KV_TRANSFER_FLAG} key by key, which cannot be checked; write it as one JSON object"
+            )
+            yield Problem(_flag_place(number, position), words)
+            return
     flag = find_flag(pool.engine_flags, KV_TRANSFER_FLAG)
     if flag is None:
         return
-    place, settings = flag_place(number, flag.position), json_object(flag.value)
+    place, settings = _flag_place(number, flag.position), json_object(flag.value)
     if settings is None:
         yield Problem(place, f"{KV_TRANSFER_FLAG} is not a JSON object; write it as one argument")
         return
@@ -66,6 +68,10 @@ def _setting_problems(place: Place, pool: Pool, connector: dict[str, Any], lease
             f"gateway.kv_transfer.lease_s, which is {lease_s}: answers could be written from another "
             "request's KV; set both to the same value",
         )
+
+
+def _flag_place(pool_number: int, position: int) -> Place:
+    return ("pools", pool_number, "engine_flags", position)
 
 
 def _nixl_part(settings: dict[str, Any]) -> dict[str, Any] | None:
@@ -168,7 +174,7 @@ def _difference(
 def _setting(number: int, pool: Pool, trait: _Trait) -> _Setting:
     flag = find_flag(pool.engine_flags, *trait.flags)
     if flag is not None:
-        value, place = flag.value, flag_place(number, flag.position)
+        value, place = flag.value, _flag_place(number, flag.position)
     elif trait.lever is not None and (chosen := getattr(pool.levers, trait.lever)) is not None:
         value, place = str(chosen), ("pools", number, "levers", trait.lever)
     else:
@@ -184,4 +190,4 @@ def _drafter(number: int, pool: Pool) -> _Setting:
     method = str(settings.get("method", ""))
     if not any(kind in method for kind in _OWN_STATE_DRAFTERS):
         return _Setting("", ("pools", number))
-    return _Setting(f"{method} {settings.get('model', '')}".strip(), flag_place(number, flag.position))
+    return _Setting(f"{method} {settings.get('model', '')}".strip(), _flag_place(number, flag.position))

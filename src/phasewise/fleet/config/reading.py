@@ -80,17 +80,8 @@ def fleet_with(
     engine_keys: bool | None = None,
 ) -> FleetConfig:
     """A fleet with values of the command line instead of its own, checked like those of a file."""
-    data = fleet.model_dump()
-    data |= {
-        key: value
-        for key, value in (
-            ("model", model),
-            ("name", name),
-            ("first_engine_port", first_engine_port),
-            ("engine_keys", engine_keys),
-        )
-        if value is not None
-    }
+    given = {"model": model, "name": name, "first_engine_port": first_engine_port, "engine_keys": engine_keys}
+    data = fleet.model_dump() | {key: value for key, value in given.items() if value is not None}
     if gateway_port is not None:
         data["gateway"]["port"] = gateway_port
     return _checked_fleet(data, ConfigSource("command line"))

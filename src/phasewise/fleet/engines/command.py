@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from phasewise.core.errors import ConfigError
 from phasewise.core.worker import Role
-from phasewise.engines import llama_cpp
+from phasewise.engines import llama_cpp, vllm
 from phasewise.fleet.config import (
     KV_TRANSFER_FLAG,
     LLAMA_CPP,
@@ -16,10 +16,11 @@ from phasewise.fleet.config import (
     KvTransferConfig,
     Levers,
     Pool,
+    byte_size,
     find_flag,
 )
 from phasewise.fleet.engines.environment import EngineEnvironment
-from phasewise.fleet.engines.lever_flags import lever_arguments
+from phasewise.fleet.engines.known_models import ServedModel
 from phasewise.fleet.engines.llama_server import KEY_VARIABLE
 from phasewise.fleet.local.placement import EnginePlace
 
@@ -52,6 +53,18 @@ def levers_of(pool: Pool) -> Levers:
             "max_num_seqs": own.max_num_seqs or running,
         }
     )
+
+
+LEVER_FLAGS = {name: vllm.FLAGS[name] for name in Levers.model_fields}
+
+
+def lever_arguments(levers: Levers) -> list[str]:
+    """The engine's arguments for every lever that is set."""
+    arguments: list[str] = []
+    for name, value in levers.model_dump(exclude_none=True).items():
+        plain = byte_size(value) if name == "kv_cache_memory_bytes" else value
+        arguments += vllm.flags(name, plain) or ()
+    return arguments
 
 
 # --- What makes an engine transfer KV: the connector's flag and the environment it reads. Pure.
@@ -99,21 +112,6 @@ QUIET_ENDPOINTS = "/health,/metrics,/load"
 
 
 @dataclass(frozen=True)
-class ServedModel:
-    """The name clients use and what the engine loads for it: a folder or a Hugging Face id.
-
-    `in_bf16` is whether the engine computes in bfloat16 by default on a CPU (False: it does not, or unknown).
-    `gguf` is the file that llama.cpp loads for it (empty: no pool needs it).
-    """
-
-    name: str
-    source: str
-    is_folder: bool
-    in_bf16: bool = False
-    gguf: str = ""
-
-
-@dataclass(frozen=True)
 class EngineCommand:
     """What to run for one engine: `env` is added to our own; an empty `affinity` means any core.
 
@@ -145,7 +143,8 @@ def engine_command(
         str(engine.python),
         *("-m", "vllm.entrypoints.cli.main", "serve", model.source),
         *("--served-model-name", model.name),
-        *(_cpu_arguments(place.pool) if on_cpu else _gpu_arguments(place)),
+        *(_cpu_arguments(place.pool) if on_cpu else ()),
+        *(("--tensor-parallel-size", str(len(place.gpus))) if len(place.gpus) > 1 else ()),
         *(() if dtype is None else ("--dtype", dtype)),
         *lever_arguments(levers_of(place.pool)),
         *connector_arguments(place.pool, on_cpu=on_cpu, lease_s=lease_s),
@@ -164,7 +163,7 @@ def engine_command(
         env |= {"PHASEWISE_FIXES": "on"} if on_cpu else {}
         env["PHASEWISE_STEPS_ADDR"] = f"{LOOPBACK}:{place.steps_port}"
     env |= connector_environment(place, LOOPBACK, on_cpu=on_cpu)
-    env |= _cpu_environment(place) if on_cpu else _gpu_environment(place)
+    env |= _cpu_environment(place) if on_cpu else {"CUDA_VISIBLE_DEVICES": ",".join(map(str, place.gpus))}
     return EngineCommand(tuple(argv), env, _affinity(place) if on_cpu else (), records_steps=recorder)
 
 
@@ -181,18 +180,15 @@ def llama_cpp_command(place: EnginePlace, model: ServedModel) -> EngineCommand:
         # llama.cpp divides its context among the slots.
         "max_model_len": levers.max_model_len and levers.max_model_len * slots,
     }
+    given = (llama_cpp.flags(name, value) or () for name, value in settings.items() if value is not None)
     argv = [
         *(sys.executable, "-m", "phasewise.fleet.engines.llama_server", model.gguf, "--metrics", "--slots"),
-        *(word for key, value in settings.items() if value is not None for word in _llama_flags(key, value)),
+        *(word for words in given for word in words),
         *place.pool.engine_flags,
         # Last, so that no earlier argument can move an engine off the loopback interface.
         *("--alias", model.name, "--host", LOOPBACK, "--port", str(place.port)),
     ]
     return EngineCommand(tuple(argv), {}, place.cores, KEY_VARIABLE)
-
-
-def _llama_flags(name: str, value: int) -> tuple[str, ...]:
-    return llama_cpp.flags(name, value) or ()
 
 
 def _cpu_arguments(pool: Pool) -> list[str]:
@@ -224,14 +220,6 @@ def _affinity(place: EnginePlace) -> tuple[int, ...]:
     engine is ready, if a core is free (docs/reference/fleet-file.md has the measurement).
     """
     return tuple(sorted({*place.cores, *place.spare_cores}))
-
-
-def _gpu_arguments(place: EnginePlace) -> list[str]:
-    return ["--tensor-parallel-size", str(len(place.gpus))] if len(place.gpus) > 1 else []
-
-
-def _gpu_environment(place: EnginePlace) -> dict[str, str]:
-    return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, place.gpus))}
 
 
 def _reject_reserved_flags(pool: Pool, reserved: frozenset[str]) -> None:

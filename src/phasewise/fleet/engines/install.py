@@ -155,7 +155,11 @@ def _act(action: Action, stage: InstallStage, installation: Installation, progre
                     raise
                 _run_pip(installation.python, otherwise, stage, installation.log, progress)
         case WriteAlias(name, version, requires):
-            _write_alias(_site_packages(installation.python), name, version, requires)
+            where = "import sysconfig; print(sysconfig.get_path('purelib'))"
+            answer = subprocess.run(  # noqa: S603 - the environment made above
+                [str(installation.python), "-I", "-c", where], capture_output=True, text=True, check=True
+            )
+            _write_alias(Path(answer.stdout.strip()), name, version, requires)
 
 
 def _run_pip(
@@ -174,16 +178,6 @@ def _run(command: Sequence[str], stage: InstallStage, log: Path, progress: TaskP
             f"installing {stage.title} failed: {command[0]} cannot be run ({error.strerror})",
             hint="run with --reinstall to start again",
         ) from None
-
-
-def _site_packages(python: Path) -> Path:
-    answer = subprocess.run(  # noqa: S603 - the environment made above
-        [str(python), "-I", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return Path(answer.stdout.strip())
 
 
 def _write_alias(site_packages: Path, name: str, version: str, requires: str) -> None:

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from phasewise.clients.http_client import HttpClient, Timeouts
 from phasewise.core.errors import UpstreamError
-from phasewise.fleet.local import process
 from phasewise.fleet.local import process as proc_fs
 from phasewise.fleet.local.plan import MemberPlan
 from phasewise.fleet.local.state import MemberState, ProcessStage
@@ -147,7 +146,7 @@ class Member:
     def __init__(self, plan: MemberPlan, scratch: Path, health_timeout_s: float) -> None:
         self.plan = plan
         self._scratch = scratch
-        self.child: process.Child | None = None
+        self.child: proc_fs.Child | None = None
         self.stage = ProcessStage.WAITING
         self.since_unix_s = time.time()
         self.note: str | None = None
@@ -186,7 +185,7 @@ class Member:
         """Set its stage."""
         self.stage, self.note, self.since_unix_s = stage, note, time.time()
 
-    def start(self) -> None:
+    def start(self) -> proc_fs.Child:
         """Start the process."""
         log = Path(self.plan.process.log)
         self._log_offset = log.stat().st_size if log.exists() else 0
@@ -196,8 +195,9 @@ class Member:
         shutil.rmtree(self._scratch, ignore_errors=True)
         self._scratch.mkdir(mode=0o700)
         heading = f"{self.plan.name} starts (restarts: {self.restarts})"
-        self.child = process.start(self.plan.process, self._scratch, heading)
+        self.child = proc_fs.start(self.plan.process, self._scratch, heading)
         self.enter(ProcessStage.STARTING)
+        return self.child
 
     def read_log(self) -> None:
         """Read what was logged since the last call, and derive the stage."""
@@ -251,6 +251,11 @@ class Member:
             self._ready_at_s = time.monotonic()
             self.ready_in_s = round(self._ready_at_s - self._started_s, 1)
         self.enter(ProcessStage.READY)
+
+    @property
+    def gone(self) -> bool:
+        """Whether no process of it is left."""
+        return self.child is None or self.child.gone
 
     @property
     def since_start_s(self) -> float:

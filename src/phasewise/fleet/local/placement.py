@@ -60,10 +60,10 @@ def place_engines(fleet: FleetConfig, machine: Machine) -> list[EnginePlace]:
     _reject_ports_off_the_scale(fleet, len(engines))
     cores = _Supply("cores", machine.cores)
     gpus = _Supply("gpus", machine.gpus)
-    taken = [
-        (name, pool, cores.take(pool, _cores_of(pool, machine)), gpus.take(pool, _gpus_of(pool, machine)))
-        for name, pool in engines
-    ]
+    taken = []
+    for name, pool in engines:
+        wanted_cores, wanted_gpus = _wanted(pool, machine)
+        taken.append((name, pool, cores.take(pool, wanted_cores), gpus.take(pool, wanted_gpus)))
     spare_cores = cores.left if machine.device == "cpu" else ()
     return [
         EnginePlace(name, pool, fleet.first_engine_port + number, own_cores, spare_cores, own_gpus)
@@ -90,30 +90,18 @@ class _Supply:
         return given
 
 
-def _on_cores(pool: Pool, machine: Machine) -> bool:
-    return machine.device == "cpu" or pool.engine == LLAMA_CPP
-
-
-def _cores_of(pool: Pool, machine: Machine) -> int:
-    if _on_cores(pool, machine):
-        return pool.cores or 1
-    if pool.cores is not None:
+def _wanted(pool: Pool, machine: Machine) -> tuple[int, int]:
+    """How many cores and GPUs each engine of a pool gets: of one kind at least one, of the other none."""
+    on_cores = machine.device == "cpu" or pool.engine == LLAMA_CPP
+    built_for, right, wrong, other = machine.device, "gpus", "cores", "CPU"
+    if on_cores:
+        built_for, right, wrong, other = "the CPU", "cores", "gpus", "GPU"
+    if getattr(pool, wrong) is not None:
         raise ConfigError(
-            f"pool {pool.name} asks for cores, but the engine is built for {machine.device}",
-            hint=f"write pools.{pool.name}.gpus, or choose a CPU engine with --engine-python",
+            f"pool {pool.name} asks for {wrong}, but the engine is built for {built_for}",
+            hint=f"write pools.{pool.name}.{right}, or choose a {other} engine with --engine-python",
         )
-    return 0
-
-
-def _gpus_of(pool: Pool, machine: Machine) -> int:
-    if not _on_cores(pool, machine):
-        return pool.gpus or 1
-    if pool.gpus is not None:
-        raise ConfigError(
-            f"pool {pool.name} asks for gpus, but the engine is built for the CPU",
-            hint=f"write pools.{pool.name}.cores, or choose a GPU engine with --engine-python",
-        )
-    return 0
+    return (pool.cores or 1, 0) if on_cores else (0, pool.gpus or 1)
 
 
 def _reject_ports_off_the_scale(fleet: FleetConfig, engines: int) -> None:

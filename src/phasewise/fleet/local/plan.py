@@ -22,16 +22,11 @@ from phasewise.fleet.config import (
     Pool,
     WorkerConfig,
 )
-from phasewise.fleet.config.engine_flags import find_flag
+from phasewise.fleet.config.fleet import find_flag
 from phasewise.fleet.config.gateway import Frozen
-from phasewise.fleet.engines.command import (
-    LOOPBACK,
-    ServedModel,
-    engine_command,
-    levers_of,
-    llama_cpp_command,
-)
+from phasewise.fleet.engines.command import LOOPBACK, engine_command, levers_of, llama_cpp_command
 from phasewise.fleet.engines.environment import EngineEnvironment
+from phasewise.fleet.engines.known_models import ServedModel
 from phasewise.fleet.local.placement import EnginePlace, Machine, place_engines
 from phasewise.fleet.local.run_files import RunPaths, logs_folder
 

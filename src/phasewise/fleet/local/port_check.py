@@ -67,18 +67,13 @@ def reject_taken_ports(wanted: Iterable[WantedPort]) -> None:
 
 def describe_holder(port: int) -> str:
     """The process that listens on a port, as a phrase."""
-    pid = holder_of(port)
+    pid = listeners((port,)).get(port)
     if pid is None:
         return "a process of another user"
     started_as = proc_fs.command_line(pid)
     if len(started_as) > _QUOTED_CHARACTERS:
         started_as = started_as[: _QUOTED_CHARACTERS - 1] + "…"
     return f"pid {pid} ({started_as})" if started_as else f"pid {pid}"
-
-
-def holder_of(port: int) -> int | None:
-    """The process that listens on a port, if we may see it."""
-    return listeners((port,)).get(port)
 
 
 def _bind_problem(host: str, port: int) -> OSError | None:

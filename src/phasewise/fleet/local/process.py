@@ -117,7 +117,6 @@ class ProcessFacts:
 
     pid: int
     state: str
-    group: int
     session: int
     start_ticks: int
 
@@ -133,7 +132,7 @@ def facts_of(pid: int) -> ProcessFacts | None:
         text = (PROC / str(pid) / "stat").read_text(errors="replace")
         # The name is in brackets and may contain anything, including brackets and blanks.
         fields = text[text.rindex(")") + 2 :].split()
-        return ProcessFacts(pid, fields[0], int(fields[2]), int(fields[3]), int(fields[19]))
+        return ProcessFacts(pid, fields[0], int(fields[3]), int(fields[19]))
     except _GONE:
         return None
 

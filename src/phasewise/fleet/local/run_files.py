@@ -208,13 +208,10 @@ def find_admin_key(url: str, home: Path) -> str | None:
     if urlsplit(url).hostname not in LOOPBACK_HOSTS:
         return None
     fleets = [RunPaths(home, name) for name in fleet_names(home)]
-    fitting = [paths.admin_key for paths in fleets if _gateway_port(paths) == urlsplit(url).port]
+    states = {paths.admin_key: read_state(paths) for paths in fleets}
+    port = urlsplit(url).port
+    fitting = [key for key, state in states.items() if state and urlsplit(state.gateway.url).port == port]
     for path in (*fitting, run_folder(home) / LONE_GATEWAY_KEY):
         if path.is_file():
             return path.read_text(encoding="ascii").strip()
     return None
-
-
-def _gateway_port(paths: RunPaths) -> int | None:
-    state = read_state(paths)
-    return urlsplit(state.gateway.url).port if state is not None else None

@@ -56,16 +56,12 @@ async def _checked_member(member: MemberState, state: FleetState) -> MemberState
             return member
         return member.model_copy(update={"stage": ProcessStage.DEAD, "note": None})
     if member.stage in {ProcessStage.READY, ProcessStage.SILENT}:
-        stage = _stage_from(await _health_status(member.url), is_gateway=member.role is None)
+        status = await _health_status(member.url)
+        stage = ProcessStage.READY if status == 200 else ProcessStage.SILENT
+        if member.role is None and status not in {None, 200}:
+            stage = ProcessStage.WAITING  # a gateway that answers at all is healthy; it only lacks an engine
         return member.model_copy(update={"stage": stage, "note": None})
     return member
-
-
-def _stage_from(health_status: int | None, *, is_gateway: bool) -> ProcessStage:
-    if health_status == 200:
-        return ProcessStage.READY
-    # A gateway that answers at all is healthy; it only lacks an engine.
-    return ProcessStage.WAITING if is_gateway and health_status is not None else ProcessStage.SILENT
 
 
 async def _health_status(url: str) -> int | None:

@@ -54,7 +54,6 @@ class FleetSupervisor:
         self._boot_id = proc_fs.boot_id()
         self._failure: Failure | None = None
         self._unpublished = False
-        self._keeper: Keeper | None = None
         self._stop_wanted = asyncio.Event()
         self._kill_wanted = asyncio.Event()
 
@@ -115,9 +114,14 @@ class FleetSupervisor:
 
     async def _keep_running(self, member: Member) -> None:
         while True:
-            self._start(member)
-            await self._follow_to_death(member)
-            await self._bury(member)
+            child = member.start()
+            self._keeper.watch(child.identity.pid)
+            self._publish()
+            await self._follow_to_death(member, child)
+            member.read_log()
+            member.bury()
+            await self._clear_away([member])
+            self._keeper.forget(child.identity.pid)
             decision = after_death(member.deaths, has_served=member.has_served)
             if isinstance(decision, GiveUp):
                 raise self._given_up(member, decision)
@@ -130,24 +134,9 @@ class FleetSupervisor:
             await asyncio.sleep(pause_s)
             member.restarts += 1
 
-    def _start(self, member: Member) -> None:
-        member.start()
-        if self._keeper is not None and member.child is not None:
-            self._keeper.watch(member.child.identity.pid)
-        self._publish()
-
-    async def _bury(self, member: Member) -> None:
-        member.read_log()
-        member.bury()
-        if member.child is not None:
-            await self._clear_away([member])
-            if self._keeper is not None:
-                self._keeper.forget(member.child.identity.pid)
-
-    async def _follow_to_death(self, member: Member) -> None:
-        child = member.child
+    async def _follow_to_death(self, member: Member, child: proc_fs.Child) -> None:
         last_answer_s = next_health_s = time.monotonic()
-        while child is not None and child.exit_code is None:
+        while child.exit_code is None:
             before = member.stage
             if before in _ON_THE_WAY:
                 member.read_log()
@@ -165,7 +154,10 @@ class FleetSupervisor:
         status = await member.health_status()
         now_s = time.monotonic()
         if status == 200:
-            self._answered(member)
+            if member.stage is not ProcessStage.READY:
+                if member.stage is not ProcessStage.SILENT:
+                    member.part_core_from_front()
+                member.now_ready()
             return now_s
         if member.is_gateway and status is not None:
             if member.stage is not ProcessStage.WAITING:
@@ -174,13 +166,6 @@ class FleetSupervisor:
         if member.stage in {ProcessStage.READY, ProcessStage.SILENT}:
             self._missed_answer(member, now_s - last_answer_s)
         return last_answer_s
-
-    def _answered(self, member: Member) -> None:
-        if member.stage is ProcessStage.READY:
-            return
-        if member.stage is not ProcessStage.SILENT:
-            member.part_core_from_front()
-        member.now_ready()
 
     def _missed_answer(self, member: Member, silent_s: float) -> None:
         if silent_s >= self._pace.hopeless_after_s:
@@ -199,8 +184,9 @@ class FleetSupervisor:
         self._enter(member, ProcessStage.FAILED, member.cause_of_death)
         reason = member.informative_line or member.cause_of_death
         kind = FleetError if member.is_gateway else EngineStartFailed
+        times = "once" if decision.failures == 1 else f"{decision.failures} times"
         return kind(
-            f"{member.plan.name} ended {_times(decision.failures)} before it was ready: {reason}",
+            f"{member.plan.name} ended {times} before it was ready: {reason}",
             hint=f"its log is {member.plan.process.log}",
         )
 
@@ -222,7 +208,7 @@ class FleetSupervisor:
         # From here on a signal counts as the second one, also if a failure led here.
         self._stop_wanted.set()
         await self._drain_gateway()
-        alive = [member for member in self._members if member.child is not None and not member.child.gone]
+        alive = [member for member in self._members if not member.gone]
         # A member that has not served has no stream to finish, and vLLM ignores signals while it loads.
         serving = [member for member in alive if member.stage in _SERVING]
         for member in alive:
@@ -234,7 +220,7 @@ class FleetSupervisor:
         await self._leaders_end(serving, self._pace.stop_grace_s)
         await self._clear_away(alive)
         for member in self._members:
-            if self._keeper is not None and member.child is not None and member.child.gone:
+            if member.child is not None and member.child.gone:
                 self._keeper.forget(member.child.identity.pid)
             if member.stage is not ProcessStage.FAILED:
                 member.enter(ProcessStage.STOPPED)
@@ -287,7 +273,12 @@ class FleetSupervisor:
         except OSError as error:
             if not self._unpublished:
                 reason = error.strerror or str(error)
-                _warn(f"the fleet's state cannot be written ({reason}); `phasewise status` is out of date")
+                with suppress(OSError):  # the terminal may be gone
+                    sys.stderr.write(
+                        f"warning: the fleet's state cannot be written ({reason}); `phasewise status` is out "
+                        "of date\n"
+                    )
+                    sys.stderr.flush()
             self._unpublished = True
         else:
             self._unpublished = False
@@ -305,17 +296,6 @@ class FleetSupervisor:
                 loop.remove_signal_handler(number)
 
 
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
-
-
-def _warn(words: str) -> None:
-    # The terminal may be gone.
-    with suppress(OSError):
-        sys.stderr.write(f"warning: {words}\n")
-        sys.stderr.flush()
-
-
 # --- Runs a planned fleet under its lock and keeps its record: in this process, or with `python -m`.
 
 
@@ -330,7 +310,6 @@ def supervise(
     plan: FleetPlan,
     ready_within_s: float,
     show: Callable[[FleetState], None] | None = None,
-    pace: SupervisorTimes | None = None,
 ) -> None:
     """Run the fleet until it is stopped. Then the record is removed, unless the fleet failed: it says why."""
     paths = plan.paths
@@ -344,11 +323,12 @@ def supervise(
                 show(state)
 
     async def run() -> None:
-        await FleetSupervisor(plan, publish, ready_within_s=ready_within_s, pace=pace).run()
+        await FleetSupervisor(plan, publish, ready_within_s=ready_within_s).run()
 
     with only_supervisor(paths):
         _set_old_logs_aside(plan)
-        _write_engine_keys(plan)
+        for file in _engine_keys(plan):
+            write_private(file, secrets.token_urlsafe(32).encode() + b"\n")
         _write_gateway_file(plan)
         asyncio.run(run())
         for file in (paths.state, paths.gateway_file, *_engine_keys(plan)):
@@ -357,11 +337,6 @@ def supervise(
 
 def _engine_keys(plan: FleetPlan) -> list[Path]:
     return [Path(file) for engine in plan.engines for file in engine.process.secrets.values()]
-
-
-def _write_engine_keys(plan: FleetPlan) -> None:
-    for file in _engine_keys(plan):
-        write_private(file, secrets.token_urlsafe(32).encode() + b"\n")
 
 
 def _write_gateway_file(plan: FleetPlan) -> None:

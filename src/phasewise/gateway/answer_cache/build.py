@@ -6,11 +6,10 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from phasewise.clients.embedders import HttpEmbedder, OnnxEmbedder
 from phasewise.clients.embedding_folder import resolve_embedding_model
 from phasewise.clients.http_client import HttpClient
-from phasewise.clients.http_embedder import HttpEmbedder
 from phasewise.clients.memory_answers import ProcessAnswers
-from phasewise.clients.onnx_embedder import OnnxEmbedder
 from phasewise.clients.redis_answers import RedisAnswers
 from phasewise.core.errors import ConfigError
 from phasewise.core.ports import AnswerStore, Embedder

@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from phasewise.clients.fair_deadline import fair_deadline
+from phasewise.clients.event_loop import fair_deadline
 from phasewise.core.errors import ConfigError, PhasewiseError
 from phasewise.gateway.guard import ErrorGuard
 

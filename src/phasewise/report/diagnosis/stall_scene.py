@@ -9,8 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from phasewise.core.step_log import StepLog
-from phasewise.core.steps import TimedStep
+from phasewise.core.steps import StepLog, TimedStep
 from phasewise.core.timeline import Timeline
 from phasewise.diagnosis.analysis.attribution import reading_of, readings_of
 from phasewise.diagnosis.analysis.stall_causes import ExplainedStall, StallCause

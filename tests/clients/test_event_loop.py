@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from phasewise.clients.fair_deadline import fair_deadline
+from phasewise.clients.event_loop import fair_deadline
 
 
 async def test_what_takes_too_long_is_ended():

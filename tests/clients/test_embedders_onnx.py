@@ -15,9 +15,9 @@ import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phasewise.clients import onnx_embedder
-from phasewise.clients.embedding_folder import resolve_embedding_model, space_name, unit_vector
-from phasewise.clients.onnx_embedder import READS_TOKENS, OnnxEmbedder
+from phasewise.clients import embedders
+from phasewise.clients.embedders import READS_TOKENS, OnnxEmbedder, space_name, unit_vector
+from phasewise.clients.embedding_folder import resolve_embedding_model
 from phasewise.core.errors import ConfigError, EmbedderUnreachable
 from tests.real_engine import ROOT
 from tests.tiny_embedding_model import DIMENSIONS, write_tiny_model
@@ -156,7 +156,7 @@ def test_a_missing_package_says_what_to_install(folder, monkeypatch):
     def absent(name):
         raise ImportError(name)
 
-    monkeypatch.setattr(onnx_embedder, "import_module", absent)
+    monkeypatch.setattr(embedders, "import_module", absent)
     with pytest.raises(ConfigError, match=r"hint: pip install 'phasewise\[semantic\]'"):
         OnnxEmbedder(folder)
 

@@ -9,8 +9,8 @@ import numpy as np
 import orjson
 import pytest
 
-from phasewise.clients import http_embedder
-from phasewise.clients.http_embedder import HttpEmbedder
+from phasewise.clients import embedders
+from phasewise.clients.embedders import HttpEmbedder
 from phasewise.core.errors import ConfigError, EmbedderRejected, EmbedderUnreachable
 from tests.gateway.harness import listening
 
@@ -121,7 +121,7 @@ async def test_a_rejection_is_not_quoted():
 
 
 async def test_a_flood_is_rejected_at_once(monkeypatch):
-    monkeypatch.setattr(http_embedder, "MOST_UNDER_WAY", 2)
+    monkeypatch.setattr(embedders, "MOST_UNDER_WAY", 2)
     asked = asyncio.Event()
 
     async def silent(head, body, writer):

@@ -14,6 +14,7 @@ from phasewise.fleet.engines import command_output
 from phasewise.fleet.engines.known_models import (
     DEMO_MODELS,
     NOTES_FILE,
+    computed_in_bf16,
     fetch_gguf,
     fetch_model,
     gguf_file,
@@ -21,6 +22,7 @@ from phasewise.fleet.engines.known_models import (
     model_folder,
     resolve_gguf,
     resolve_model,
+    served_model,
 )
 
 ALIAS = "smollm2-135m"
@@ -115,3 +117,41 @@ def test_damaged_download_leaves_nothing(tmp_path, tools):
     with pytest.raises(EngineInstallFailed, match="contains an unexpected"):
         fetch_model(DEMO_MODELS[ALIAS], tmp_path, Path("/engine/python"), tmp_path / "log", Silent())
     assert list((tmp_path / "models").iterdir()) == []
+
+
+# --- What a model's config.json says of how engines compute it.
+
+ROUNDED = {"quantization_config": {"quant_method": "compressed-tensors"}}
+
+
+@pytest.mark.parametrize(
+    ("config", "in_bf16"),
+    [
+        ({"dtype": "bfloat16"}, True),
+        ({"torch_dtype": "bfloat16"}, True),
+        ({"torch_dtype": "float32"}, True),
+        ({}, True),
+        ({"dtype": None, "quantization_config": None}, True),
+        ({"dtype": "float16"}, False),
+        ({"text_config": {"torch_dtype": "float16"}}, False),
+        ({"text_config": {"torch_dtype": "bfloat16"}}, True),
+        ({"dtype": "bfloat16", **ROUNDED}, False),
+        ({"dtype": "bfloat16", "text_config": ROUNDED}, False),
+    ],
+)
+def test_the_engine_computes_in_bfloat16_unless_the_model_says_otherwise(config, in_bf16):
+    assert computed_in_bf16(config) is in_bf16
+
+
+def test_a_model_is_served_from_its_folder_by_what_its_config_says(tmp_path):
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"dtype": "bfloat16"}))
+    served = served_model(str(tmp_path), tmp_path, {})
+    assert (served.source, served.is_folder, served.in_bf16) == (str(tmp_path), True, True)
+    config.write_text(json.dumps({"dtype": "bfloat16", **ROUNDED}))
+    assert served_model(str(tmp_path), tmp_path, {}).in_bf16 is False
+
+
+def test_of_a_model_that_is_not_here_yet_nothing_is_known(tmp_path):
+    served = served_model("org/name", tmp_path, {"HF_HOME": str(tmp_path)})
+    assert (served.source, served.is_folder, served.in_bf16) == ("org/name", False, False)
