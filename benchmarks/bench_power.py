@@ -63,9 +63,8 @@ from phasewise.benchmark.statistics.comparison import (
 )
 from phasewise.benchmark.target import Target
 from phasewise.benchmark.workload.arrivals import OpenLoop
-from phasewise.benchmark.workload.lengths import Lengths
 from phasewise.benchmark.workload.plan import PlanSpec, make_plan
-from phasewise.benchmark.workload.presets import Shape
+from phasewise.benchmark.workload.presets import Lengths, Shape
 from phasewise.clients.host import busy_share, read_cpu_times
 from phasewise.core.slo import Slo
 from phasewise.core.statistics import quantile

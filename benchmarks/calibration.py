@@ -34,8 +34,7 @@ from statistics import fmean, median
 import numpy as np
 
 from phasewise.benchmark.calibrate.calibrate import CalibrateSpec, calibrate
-from phasewise.benchmark.calibrate.prober import Prober
-from phasewise.benchmark.calibrate.scenes import Scene, SceneLimits, plan_scenes
+from phasewise.benchmark.calibrate.scenes import Prober, Scene, SceneLimits, plan_scenes
 from phasewise.benchmark.target import find_target
 from phasewise.clients.host import read_cpu_times, stolen_share
 from phasewise.clients.http_client import HttpClient

@@ -47,9 +47,8 @@ from phasewise.benchmark.run import BenchRun
 from phasewise.benchmark.session import RunSpec, measure
 from phasewise.benchmark.statistics.comparison import Comparison
 from phasewise.benchmark.workload.arrivals import ClosedLoop
-from phasewise.benchmark.workload.lengths import Lengths
 from phasewise.benchmark.workload.plan import PlanSpec
-from phasewise.benchmark.workload.presets import Shape
+from phasewise.benchmark.workload.presets import Lengths, Shape
 from phasewise.clients.engine_metrics import fetch_metrics
 from phasewise.clients.http_client import HttpClient
 from phasewise.core.errors import MeasurementError, PhasewiseError

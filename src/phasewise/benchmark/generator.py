@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from phasewise.benchmark.recording import RequestRecording, request_body
-from phasewise.benchmark.run import CUT_SHORT, BenchRun, GeneratorHealth
+from phasewise.benchmark.run import CUT_SHORT, BenchRun, GeneratorHealth, RequestRecording, request_body
 from phasewise.benchmark.target import Target
 from phasewise.benchmark.workload.arrivals import ClosedLoop
 from phasewise.benchmark.workload.plan import Plan, PlannedRequest, Thread

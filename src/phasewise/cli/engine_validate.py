@@ -18,8 +18,7 @@ import typer
 from phasewise import __version__
 from phasewise.benchmark.calibrate.calibrate import CalibrateSpec
 from phasewise.benchmark.calibrate.result import Calibration
-from phasewise.benchmark.compare.arms import FleetArm
-from phasewise.benchmark.compare.fleets_in_turn import fleets_in_turn, reject_occupied, running_fleets
+from phasewise.benchmark.compare.arms import FleetArm, fleets_in_turn, reject_occupied, running_fleets
 from phasewise.benchmark.run import BenchRun
 from phasewise.benchmark.session import RunSpec
 from phasewise.cli.engine import current_engine

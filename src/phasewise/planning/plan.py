@@ -14,8 +14,7 @@ from phasewise.costs.fit.step import StepSeconds, StepWork
 from phasewise.planning.candidates import MOST_ENGINES, FleetCandidate, Space
 from phasewise.planning.disaggregation import PoolComparison, compare, pays_from, scan
 from phasewise.planning.figures import SimulatedFigures, interval_of, is_within, with_intervals
-from phasewise.planning.search import Choice, choose
-from phasewise.planning.trials import CandidateTrial, CandidateTrials, waited_for_prefill
+from phasewise.planning.trials import CandidateTrial, CandidateTrials, Choice, choose, waited_for_prefill
 from phasewise.simulator.gateway import SimulatedAttempt
 
 NEARLY = 0.95

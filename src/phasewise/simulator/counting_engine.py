@@ -18,7 +18,7 @@ from math import ceil
 import numpy as np
 
 from phasewise.costs.fit.step import StepCost, StepSeconds, StepWork, chunk_pairs
-from phasewise.simulator.counted_blocks import CountedBlocks
+from phasewise.simulator.blocks import CountedBlocks
 from phasewise.simulator.requests import CountedRequest, EngineShape
 
 SHORT_STRETCH = 12

@@ -19,11 +19,9 @@ from phasewise.costs.fit.step import StepSeconds
 from phasewise.scheduling import World
 from phasewise.scheduling.ledger import Neighbours
 from phasewise.scheduling.rules import SchedulingRules, new_world
-from phasewise.simulator.clock import VirtualClock
 from phasewise.simulator.counting_engine import NO_DRAFTS, CountingEngine, DraftedTokens
 from phasewise.simulator.gateway import SimulatedGateway, SimulatedRequest, VirtualQuotas
-from phasewise.simulator.hosts import EngineHost
-from phasewise.simulator.links import Links, LinkSpeed
+from phasewise.simulator.hosts import EngineHost, Links, LinkSpeed, VirtualClock
 from phasewise.simulator.requests import EngineShape
 from phasewise.simulator.traffic import Session, SessionTurn, SimulatedTraffic, block_keys, tokens_of
 

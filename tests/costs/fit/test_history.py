@@ -12,7 +12,7 @@ from phasewise.costs.fit.history import observed_steps
 from phasewise.costs.fit.step import StepWork, chunk_pairs, decoding, prefilling
 from phasewise.fake_engine.jitter import Jitter, JitteredCost
 from phasewise.simulator.engine import EngineShape, VirtualEngine, VirtualRequest
-from phasewise.simulator.step_times import preset
+from phasewise.simulator.requests import preset
 from tests.builders import EPOCH_S, make_finished, make_step
 from tests.fake_engine.engine_builders import make_request
 

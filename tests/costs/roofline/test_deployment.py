@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from phasewise.core.errors import ConfigError
 from phasewise.costs.roofline.accelerators import ACCELERATORS, Assumptions, served_by_default
-from phasewise.costs.roofline.bounds import Roof
 from phasewise.costs.roofline.deployment import Deployment
-from phasewise.costs.roofline.step_demand import PrefillChunk, decodes
+from phasewise.costs.roofline.step_demand import PrefillChunk, Roof, decodes
 from tests.costs.deployments import NAMES, deploy
 
 

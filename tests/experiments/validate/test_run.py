@@ -23,7 +23,7 @@ from phasewise.fake_engine.engine import FakeEngine, FakeEngineConfig
 from phasewise.fleet.config import load_fleet
 from phasewise.fleet.engines.environment import EngineEnvironment
 from phasewise.simulator.engine import EngineShape
-from phasewise.simulator.step_times import PRESETS
+from phasewise.simulator.requests import PRESETS
 from tests.real_engine import free_port
 
 COST = StepCost(4e-3, 96, 54e-6, 8e-9, 0.1e-6, 0.05e-3)

@@ -11,9 +11,15 @@ from random import Random
 import numpy as np
 
 from phasewise.benchmark.calibrate.client_view import client_observations, heard_in_full
-from phasewise.benchmark.calibrate.prober import Prober
 from phasewise.benchmark.calibrate.result import Calibration, Seen
-from phasewise.benchmark.calibrate.scenes import ROUNDS_WANTED, Played, Scene, SceneLimits, plan_scenes
+from phasewise.benchmark.calibrate.scenes import (
+    ROUNDS_WANTED,
+    Played,
+    Prober,
+    Scene,
+    SceneLimits,
+    plan_scenes,
+)
 from phasewise.benchmark.target import Target, find_target
 from phasewise.benchmark.workload.plan import CONTEXT_TOKENS
 from phasewise.clients.engine_metrics import fetch_metrics

@@ -13,7 +13,6 @@ from phasewise.benchmark.compare.runner import METRICS, RunPair, readings
 from phasewise.benchmark.notes import STOLEN_WORTH_A_NOTE
 from phasewise.benchmark.results import DEFINITIONS
 from phasewise.benchmark.run import BenchRun
-from phasewise.benchmark.statistics.change_point import find_change
 from phasewise.benchmark.statistics.comparison import (
     Comparison,
     Control,
@@ -26,6 +25,7 @@ from phasewise.benchmark.statistics.comparison import (
     control_verdict,
     pairs_needed,
 )
+from phasewise.benchmark.statistics.stationarity import find_change
 from phasewise.clients.host import stolen_share
 from phasewise.core import latency
 from phasewise.core.slo import Slo

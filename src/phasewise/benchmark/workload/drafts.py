@@ -8,7 +8,7 @@ from itertools import cycle
 from math import inf
 from random import Random
 
-from phasewise.benchmark.workload.presets import Shape
+from phasewise.benchmark.workload.presets import Lengths, Shape
 from phasewise.benchmark.workload.prompts import (
     TEMPLATE_TOKENS,
     WORDS,
@@ -20,9 +20,31 @@ from phasewise.benchmark.workload.prompts import (
     write_messages,
     write_text,
 )
-from phasewise.benchmark.workload.texts import Written
 from phasewise.benchmark.workload.traces import Trace, TracedRequest
-from phasewise.core.errors import UsageError
+from phasewise.core.errors import ConfigError, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Prompts to be sent as they are, however long that is, and how much is to be answered.
+
+    `about` says in a few words what is asked. Only outputs have a length that can be chosen.
+    """
+
+    about: str
+    prompts: tuple[str, ...] = field(repr=False)
+    output_tokens: int | Lengths
+
+    def __post_init__(self) -> None:
+        if not self.prompts or not all(self.prompts):
+            raise ConfigError("a workload without prompts", hint="write at least one, and none that is empty")
+
+    @property
+    def output(self) -> Lengths:
+        """How long outputs are, whichever way it was said."""
+        tokens = self.output_tokens
+        return tokens if isinstance(tokens, Lengths) else Lengths.fixed(tokens)
+
 
 CHARACTERS_PER_TOKEN = 4
 """Of written text, roughly; only a tokenizer knows exactly."""

@@ -16,6 +16,7 @@ from phasewise.benchmark.workload.arrivals import ClosedLoop, Load, OpenLoop, Re
 from phasewise.benchmark.workload.drafts import (
     Conversations,
     Draft,
+    Written,
     drafts_of_shape,
     drafts_of_trace,
     drafts_of_written,
@@ -32,7 +33,6 @@ from phasewise.benchmark.workload.prompts import (
     stream,
     word_count,
 )
-from phasewise.benchmark.workload.texts import Written
 from phasewise.benchmark.workload.traces import Trace, TracedRequest
 from phasewise.core.errors import ConfigError, UsageError
 from phasewise.core.units import bound

@@ -6,7 +6,6 @@ from dataclasses import replace
 from random import Random, SystemRandom
 
 from phasewise.benchmark.workload.arrivals import ClosedLoop, OpenLoop
-from phasewise.benchmark.workload.lengths import Lengths
 from phasewise.benchmark.workload.plan import (
     CONTEXT_MARGIN_TOKENS,
     Plan,
@@ -14,7 +13,7 @@ from phasewise.benchmark.workload.plan import (
     PlanSpec,
     make_plan,
 )
-from phasewise.benchmark.workload.presets import Shape
+from phasewise.benchmark.workload.presets import Lengths, Shape
 from phasewise.benchmark.workload.prompts import Message, opened, write_opening
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from phasewise.core.units import dollars, duration, significant, size
-from phasewise.costs.roofline.bounds import TotalTime
 from phasewise.costs.roofline.capacity import (
     Capacity,
     OperatingPoint,
@@ -15,7 +14,7 @@ from phasewise.costs.roofline.capacity import (
 )
 from phasewise.costs.roofline.lever_effects import lever_effects
 from phasewise.costs.roofline.precision import Arithmetic
-from phasewise.costs.roofline.step_demand import decodes
+from phasewise.costs.roofline.step_demand import TotalTime, decodes
 from phasewise.costs.sheet.facts import (
     Column,
     FactTable,

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from phasewise.core.units import duration, significant
 from phasewise.costs.roofline.architecture import Attention
-from phasewise.costs.roofline.bounds import Roof, TotalTime
 from phasewise.costs.roofline.deployment import Deployment
 from phasewise.costs.roofline.precision import Arithmetic
-from phasewise.costs.roofline.step_demand import PrefillChunk, StepDemand, decodes
+from phasewise.costs.roofline.step_demand import PrefillChunk, Roof, StepDemand, TotalTime, decodes
 from phasewise.costs.sheet.facts import (
     Column,
     FactTable,

@@ -10,17 +10,16 @@ from pathlib import Path
 
 from phasewise.benchmark.calibrate.calibrate import CalibrateSpec
 from phasewise.benchmark.calibrate.result import Calibration
+from phasewise.benchmark.compare.arms import FleetsInTurn
 from phasewise.benchmark.compare.compare import ComparePlan, compare_arms
-from phasewise.benchmark.compare.fleets_in_turn import FleetsInTurn
 from phasewise.benchmark.compare.runner import METRICS, Measure
 from phasewise.benchmark.compare.verdict import Rules
 from phasewise.benchmark.run import BenchRun
 from phasewise.benchmark.session import RunSpec
 from phasewise.benchmark.statistics.comparison import FEWEST_PAIRS
 from phasewise.benchmark.workload.arrivals import ClosedLoop
-from phasewise.benchmark.workload.lengths import Lengths
 from phasewise.benchmark.workload.plan import CONTEXT_MARGIN_TOKENS, PlanSpec
-from phasewise.benchmark.workload.presets import Shape
+from phasewise.benchmark.workload.presets import Lengths, Shape
 from phasewise.core.errors import ConfigError, FleetError, MeasurementError, PhasewiseError
 from phasewise.core.slo import DEFAULT_SLO, Slo
 from phasewise.core.timeline import Outcome as RequestOutcome
