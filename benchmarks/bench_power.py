@@ -48,8 +48,7 @@ import uvloop
 from phasewise.benchmark import engine_watch
 from phasewise.benchmark.compare.arms import UrlArm
 from phasewise.benchmark.compare.compare import ComparePlan, compare_arms
-from phasewise.benchmark.compare.runner import METRICS, readings
-from phasewise.benchmark.compare.verdict import Rules
+from phasewise.benchmark.compare.verdict import METRICS, Rules, readings
 from phasewise.benchmark.run import BenchRun
 from phasewise.benchmark.session import RunSpec, measure
 from phasewise.benchmark.statistics.comparison import (

@@ -40,9 +40,8 @@ from guessing import guess_answer
 
 from phasewise.benchmark.calibrate.calibrate import CalibrateSpec, calibrate
 from phasewise.benchmark.compare.arms import FleetArm, UrlArm
-from phasewise.benchmark.compare.compare import ComparePlan, compare_arms
-from phasewise.benchmark.compare.runner import METRICS, Measure
-from phasewise.benchmark.compare.verdict import Rules
+from phasewise.benchmark.compare.compare import ComparePlan, Measure, compare_arms
+from phasewise.benchmark.compare.verdict import METRICS, Rules
 from phasewise.benchmark.run import BenchRun
 from phasewise.benchmark.session import RunSpec, measure
 from phasewise.benchmark.statistics.comparison import Comparison
@@ -53,7 +52,7 @@ from phasewise.clients.engine_metrics import fetch_metrics
 from phasewise.clients.http_client import HttpClient
 from phasewise.core.errors import MeasurementError, PhasewiseError
 from phasewise.core.slo import DEFAULT_SLO
-from phasewise.costs.fit.history import observed_steps
+from phasewise.costs.fit.observation import observed_steps
 from phasewise.costs.fit.record import fit_from_record, fit_record
 from phasewise.costs.fit.step import StepCost
 from phasewise.costs.fit.step_fit import StepFit, fit_steps

@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from phasewise.benchmark.compare.runner import void
+from phasewise.benchmark.compare.compare import void
 from phasewise.benchmark.run import BenchRun
 from phasewise.benchmark.target import count_prompt_tokens, find_target
 from phasewise.benchmark.workload.arrivals import ClosedLoop

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from phasewise.benchmark.compare.compare import ComparePlan
-from phasewise.benchmark.compare.ledger import PredictionCheck
-from phasewise.benchmark.compare.ledger_file import LedgerFile
+from phasewise.benchmark.compare.ledger import LedgerFile, PredictionCheck
 from phasewise.benchmark.compare.verdict import Rules
 from phasewise.benchmark.run import BenchRun
 from phasewise.benchmark.session import RunSpec

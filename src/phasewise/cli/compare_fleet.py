@@ -23,8 +23,7 @@ from phasewise.benchmark.compare.arms import (
     running_fleets,
 )
 from phasewise.benchmark.compare.compare import ComparePlan, compare_arms
-from phasewise.benchmark.compare.ledger import Prediction
-from phasewise.benchmark.compare.ledger_file import LedgerFile
+from phasewise.benchmark.compare.ledger import LedgerFile, Prediction
 from phasewise.benchmark.compare.verdict import ComparisonResult
 from phasewise.benchmark.run import BenchRun
 from phasewise.benchmark.session import RunSpec

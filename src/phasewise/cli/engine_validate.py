@@ -29,7 +29,8 @@ from phasewise.clients import event_loop
 from phasewise.clients.host import allow_many_streams, processor_name, usable_cores
 from phasewise.core.errors import ConfigError, PhasewiseError, UsageError
 from phasewise.costs.roofline.model_config import optional_count
-from phasewise.experiments.validate.claims import (
+from phasewise.experiments.validation import STEPS, Figures, ValidationRun, base_fleet
+from phasewise.experiments.validation_claims import (
     ClaimOutcome,
     ValidationReport,
     judge_claims,
@@ -37,7 +38,6 @@ from phasewise.experiments.validate.claims import (
     report_json,
     without_names,
 )
-from phasewise.experiments.validate.run import STEPS, Figures, ValidationRun, base_fleet
 from phasewise.fleet.config import FleetConfig, load_fleet, phasewise_home
 from phasewise.fleet.engines.environment import EngineEnvironment
 from phasewise.fleet.engines.model_config_file import read_model_config

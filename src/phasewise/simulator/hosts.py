@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from heapq import heappop, heappush
 from math import inf
 from typing import Any, Protocol
@@ -163,16 +164,19 @@ class EngineHost:
         if self.up and self.engine.release_kept(name):
             self._stir()
 
-    def landed(self, request: CountedRequest, engine: CountingEngine, *, lost: bool) -> None:
+    def _landed(
+        self, request: CountedRequest, engine: CountingEngine, source: EngineHost, kept_by: CountingEngine
+    ) -> None:
         """KV has come, or is lost because its engine has died."""
+        source.release_kept(request.name)
         if engine is not self.engine or not self.up:
             return
-        if lost:
-            engine.abort(request)
-            self._waiters.pop(request.name)[1].lost(self._clock.now_s, FailureKind.KV_TRANSFER)
-        else:
+        if source.up and source.engine is kept_by:
             engine.land(request)
             self._stir()
+        else:
+            engine.abort(request)
+            self._waiters.pop(request.name)[1].lost(self._clock.now_s, FailureKind.KV_TRANSFER)
 
     def _stir(self) -> None:
         """Something has arrived: step, or let the stretch under way end sooner."""
@@ -218,25 +222,5 @@ class EngineHost:
             source = self._waiters[request.name][2]
             if source is None:
                 raise ValueError("KV is to be fetched from nowhere")
-            self._links.move(
-                source.worker.name, self.worker.name, tokens, _Landing(self, self.engine, request, source)
-            )
-
-
-class _Landing:
-    """The end of a KV transfer."""
-
-    def __init__(
-        self, host: EngineHost, engine: CountingEngine, request: CountedRequest, source: EngineHost
-    ) -> None:
-        self._host = host
-        self._engine = engine
-        self._request = request
-        self._source = source
-        self._from = source.engine
-
-    def __call__(self) -> None:
-        source = self._source
-        source.release_kept(self._request.name)
-        lost = not source.up or source.engine is not self._from
-        self._host.landed(self._request, self._engine, lost=lost)
+            landed = partial(self._landed, request, self.engine, source, source.engine)
+            self._links.move(source.worker.name, self.worker.name, tokens, landed)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from phasewise.benchmark.workload.arrivals import ClosedLoop, Load
-from phasewise.benchmark.workload.plan import PlannedRequest, PlanSpec
+from phasewise.benchmark.workload.drafts import PlannedRequest
+from phasewise.benchmark.workload.plan import PlanSpec
 from phasewise.benchmark.workload.presets import Lengths, Shape
 from phasewise.benchmark.workload.traces import Trace, TracedRequest
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phasewise.core.steps import EngineStep
-from phasewise.costs.fit.history import observed_steps
+from phasewise.costs.fit.observation import observed_steps
 from phasewise.costs.fit.step import StepWork, chunk_pairs, decoding, prefilling
 from phasewise.fake_engine.jitter import Jitter, JitteredCost
 from phasewise.simulator.engine import EngineShape, VirtualEngine, VirtualRequest

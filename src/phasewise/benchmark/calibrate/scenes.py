@@ -1,4 +1,4 @@
-"""The scenes that show an engine's costs: prompts alone, batches of streams, prompts among them; playing them.
+"""The scenes that show an engine's costs, and playing them: prompts alone, streams, prompts among streams.
 
 Sizes follow from the engine's limits and the available time.
 """

@@ -119,6 +119,8 @@ MOST_JUDGED = 500
 """Longer series are tested by the means of this many batches; the jump is located in the full series."""
 FEWEST_A_SIDE = 5
 """The fewest readings that make a level."""
+FALSE_ALARMS = 0.005
+"""A jump counts where at most this share of steady series have one as clear."""
 SIMULATIONS = 1999
 SIMULATED_AT_ONCE = 400
 SMALLEST_LONG_RUN = 0.1
@@ -136,9 +138,7 @@ class LevelChange:
     after: float
 
 
-def find_change(
-    values: Sequence[float], rng: np.random.Generator, *, alpha: float = 0.005
-) -> LevelChange | None:
+def find_change(values: Sequence[float], rng: np.random.Generator) -> LevelChange | None:
     """Find the most likely level change in arrival order; None where chance explains the readings as well.
 
     Chance means a steady series in which neighbours correlate as much as here on both sides of the jump, and
@@ -155,19 +155,19 @@ def find_change(
         return None
     scores = ranks(values)
     judged = scores if len(scores) <= MOST_JUDGED else ranks(batch_means(scores, MOST_JUDGED).tolist())
-    if not _stands_out(judged, rng, alpha):
+    if not _stands_out(judged, rng):
         return None
     index = int(_best_cuts(scores[None, :])[0][0])
     return LevelChange(index, before=float(np.median(values[:index])), after=float(np.median(values[index:])))
 
 
-def _stands_out(scores: NDArray[np.float64], rng: np.random.Generator, alpha: float) -> bool:
-    """Whether at most a share of `alpha` of steady series have as clear a jump; stops once more do."""
+def _stands_out(scores: NDArray[np.float64], rng: np.random.Generator) -> bool:
+    """Whether at most a share of `FALSE_ALARMS` of steady series have as clear a jump; stops once more do."""
     if scores.min() == scores.max():
         return False
     count = len(scores)
     seen, alike = _jump(scores[None, :])
-    allowed = alpha * (SIMULATIONS + 1)
+    allowed = FALSE_ALARMS * (SIMULATIONS + 1)
     as_clear, left = 1, SIMULATIONS
     while left and as_clear <= allowed:
         size = min(left, SIMULATED_AT_ONCE)

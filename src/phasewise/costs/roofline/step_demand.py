@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from enum import StrEnum
 
+from phasewise.costs.fit.step import StepBound
 from phasewise.costs.roofline.architecture import Architecture, LayerGroup
 
 
@@ -73,7 +73,7 @@ def demand_of(
         attention_flops=float(sum(_attention_flops(group, chunk) for group, chunk in pairs)),
         weight_bytes=_weight_bytes(architecture, tokens, sampled),
         kv_read_bytes=sum(_kv_read_elements(group, chunk) for group, chunk in pairs) * kv_element_bytes,
-        kv_written_bytes=tokens * architecture.kv_bytes_per_token(kv_element_bytes),
+        kv_written_bytes=tokens * architecture.kv_bytes(1, kv_element_bytes),
         score_bytes=2.0 * sum(_scores(group, chunk) for group, chunk in pairs),
     )
 
@@ -113,17 +113,6 @@ def _weight_bytes(architecture: Architecture, tokens: int, sampled: int) -> floa
 #
 # Weights and attention are kernels of their own, so their times add up; within each, arithmetic and reads
 # overlap.
-
-
-class Roof(StrEnum):
-    """What the largest part of a step's time is spent on."""
-
-    WEIGHT_READS = "reading the weights"
-    COMPUTE = "compute"
-    KV_READS = "reading the KV cache"
-    ATTENTION = "attention"
-    NETWORK = "network"
-    OVERHEAD = "overhead"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,17 +159,17 @@ class StepTime:
         return max(self.attention_compute_s, self.kv_s)
 
     @property
-    def linear_roof(self) -> Roof:
+    def linear_roof(self) -> StepBound:
         """Which side of the weight kernels takes longer."""
-        return Roof.COMPUTE if self.compute_s > self.weight_read_s else Roof.WEIGHT_READS
+        return StepBound.COMPUTE if self.compute_s > self.weight_read_s else StepBound.WEIGHTS
 
     @property
-    def attention_roof(self) -> Roof:
+    def attention_roof(self) -> StepBound:
         """Which side of the KV cache kernels takes longer."""
-        return Roof.ATTENTION if self.attention_compute_s > self.kv_s else Roof.KV_READS
+        return StepBound.ATTENTION if self.attention_compute_s > self.kv_s else StepBound.KV_READS
 
     @property
-    def bound(self) -> Roof:
+    def bound(self) -> StepBound:
         """What takes the longest."""
         return TotalTime((self,)).bound
 
@@ -201,32 +190,32 @@ class TotalTime:
         return StepTime(*(sum(getattr(step, part.name) for step in self.steps) for part in fields(StepTime)))
 
     @property
-    def parts(self) -> tuple[tuple[tuple[Roof, ...], float], ...]:
+    def parts(self) -> tuple[tuple[tuple[StepBound, ...], float], ...]:
         """The parts that add up, each with its roof, or with two where the longer side varies by step."""
         linear = {step.linear_roof for step in self.steps}
         attention = {step.attention_roof for step in self.steps}
         return (
             (
-                tuple(roof for roof in (Roof.COMPUTE, Roof.WEIGHT_READS) if roof in linear),
+                tuple(roof for roof in (StepBound.COMPUTE, StepBound.WEIGHTS) if roof in linear),
                 sum(step.linear_s for step in self.steps),
             ),
             (
-                tuple(roof for roof in (Roof.ATTENTION, Roof.KV_READS) if roof in attention),
+                tuple(roof for roof in (StepBound.ATTENTION, StepBound.KV_READS) if roof in attention),
                 sum(step.attention_s for step in self.steps),
             ),
-            ((Roof.NETWORK,), self.sums.network_s),
-            ((Roof.OVERHEAD,), self.sums.overhead_s),
+            ((StepBound.NETWORK,), self.sums.network_s),
+            ((StepBound.OVERHEAD,), self.sums.overhead_s),
         )
 
     @property
-    def bound(self) -> Roof:
+    def bound(self) -> StepBound:
         """What takes the longest; of a part's two sides, the one that is longer over all steps."""
         sums = self.sums
         sides = {
-            Roof.COMPUTE: sums.compute_s,
-            Roof.WEIGHT_READS: sums.weight_read_s,
-            Roof.ATTENTION: sums.attention_compute_s,
-            Roof.KV_READS: sums.kv_s,
+            StepBound.COMPUTE: sums.compute_s,
+            StepBound.WEIGHTS: sums.weight_read_s,
+            StepBound.ATTENTION: sums.attention_compute_s,
+            StepBound.KV_READS: sums.kv_s,
         }
         roofs, _ = max(self.parts, key=lambda part: part[1])
         return max(roofs, key=lambda roof: sides.get(roof, 0.0))

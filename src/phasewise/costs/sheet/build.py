@@ -33,11 +33,6 @@ from phasewise.costs.sheet.phases import decode_section, prefill_section, sum_fo
 from phasewise.costs.sheet.shape import memory_section, shape_section
 
 
-def capacity_of(asked: SheetSubject) -> Capacity:
-    """The most of this traffic that a replica carries."""
-    return largest_within(asked.deployment, asked.traffic, asked.slo, asked.max_num_seqs)
-
-
 def load_section(asked: SheetSubject, capacity: Capacity) -> Section:
     """The largest batch within the targets, and how many replicas a rate needs."""
     traffic = f"{asked.traffic.prompt_tokens:,} tokens in, {asked.traffic.output_tokens:,} out"
@@ -178,7 +173,7 @@ def lever_section(asked: SheetSubject, batch: int) -> Section:
 
 def sheet_of(asked: SheetSubject) -> Sheet:
     """Everything about a model on these devices under this traffic."""
-    capacity = capacity_of(asked)
+    capacity = largest_within(asked.deployment, asked.traffic, asked.slo, asked.max_num_seqs)
     sections = [
         shape_section(asked),
         memory_section(asked),

@@ -10,7 +10,7 @@ from statistics import fmean, median
 
 from phasewise.core.step_log import CLOCK_SLACK_S, FIRST_SEQ, EngineMoments, StepLog
 from phasewise.core.steps import EngineStep, FinishedRequest, TimedStep
-from phasewise.costs.fit.history import FIRST_TOKEN_SLACK_S, observed_steps
+from phasewise.costs.fit.observation import FIRST_TOKEN_SLACK_S, observed_steps
 from phasewise.costs.fit.step import CostPart, StepCost, StepWork
 
 COLD_FACTOR = 3.0

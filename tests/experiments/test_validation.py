@@ -16,9 +16,9 @@ from phasewise.cli.app import app
 from phasewise.core.errors import ConfigError, FleetError, MeasurementError
 from phasewise.costs.fit import step_fit
 from phasewise.costs.fit.step import StepCost
-from phasewise.experiments.validate import run as validation
-from phasewise.experiments.validate.claims import ClaimOutcome, read_judged
-from phasewise.experiments.validate.run import planted_traffic, prefill_s
+from phasewise.experiments import validation
+from phasewise.experiments.validation import planted_traffic, prefill_s
+from phasewise.experiments.validation_claims import ClaimOutcome, read_judged
 from phasewise.fake_engine.engine import FakeEngine, FakeEngineConfig
 from phasewise.fleet.config import load_fleet
 from phasewise.fleet.engines.environment import EngineEnvironment

@@ -11,9 +11,8 @@ from pathlib import Path
 from phasewise.benchmark.calibrate.calibrate import CalibrateSpec
 from phasewise.benchmark.calibrate.result import Calibration
 from phasewise.benchmark.compare.arms import FleetsInTurn
-from phasewise.benchmark.compare.compare import ComparePlan, compare_arms
-from phasewise.benchmark.compare.runner import METRICS, Measure
-from phasewise.benchmark.compare.verdict import Rules
+from phasewise.benchmark.compare.compare import ComparePlan, Measure, compare_arms
+from phasewise.benchmark.compare.verdict import METRICS, Rules
 from phasewise.benchmark.run import BenchRun
 from phasewise.benchmark.session import RunSpec
 from phasewise.benchmark.statistics.comparison import FEWEST_PAIRS
@@ -29,7 +28,7 @@ from phasewise.diagnosis.diagnose import Known, find_cause
 from phasewise.diagnosis.gather.own_run import concurrency_of, observed
 from phasewise.diagnosis.gather.target import identify
 from phasewise.experiments.fleet_change import FleetChange, fleet_with_settings
-from phasewise.experiments.validate.claims import StepResult, without_names
+from phasewise.experiments.validation_claims import StepResult, without_names
 from phasewise.fleet.config import FleetConfig
 from phasewise.fleet.local.run_files import RunPaths, read_state
 
