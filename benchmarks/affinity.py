@@ -39,7 +39,7 @@ from stress.processes import fake_engines, free_port, gateway, phasewise
 
 from phasewise.core.timeline import Outcome, Timeline
 from phasewise.core.timeline_record import decode
-from phasewise.simulator.step_times import PRESETS
+from phasewise.simulator.requests import PRESETS
 
 ARMS = "AB"
 FLEET = "affinity"

@@ -30,7 +30,7 @@ from phasewise.scheduling import World
 from phasewise.scheduling.ledger import Neighbours
 from phasewise.simulator.fleet import EnginePool, FleetScenario, SimulatedFleet
 from phasewise.simulator.gateway import SimulatedRequest
-from phasewise.simulator.step_times import PRESETS
+from phasewise.simulator.requests import PRESETS
 from phasewise.simulator.traffic import Content, Session, SimulatedTraffic, conversation
 
 OURS, OTHERS = "prefix_affinity", ("least_outstanding", "round_robin")

@@ -32,9 +32,8 @@ from phasewise.benchmark.results import BenchReport, HostView, build_report
 from phasewise.benchmark.session import RunSpec, measure
 from phasewise.benchmark.statistics.summary import Summary
 from phasewise.benchmark.workload.arrivals import OpenLoop
-from phasewise.benchmark.workload.lengths import Lengths
 from phasewise.benchmark.workload.plan import PlanSpec
-from phasewise.benchmark.workload.presets import Shape
+from phasewise.benchmark.workload.presets import Lengths, Shape
 from phasewise.clients.host import allow_many_streams
 from phasewise.core.slo import DEFAULT_SLO
 

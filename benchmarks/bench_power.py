@@ -47,8 +47,7 @@ from script import command_line, say
 from phasewise.benchmark import engine_watch
 from phasewise.benchmark.compare.arms import UrlArm
 from phasewise.benchmark.compare.compare import ComparePlan, compare_arms
-from phasewise.benchmark.compare.runner import METRICS, readings
-from phasewise.benchmark.compare.verdict import Rules
+from phasewise.benchmark.compare.verdict import METRICS, Rules, readings
 from phasewise.benchmark.run import BenchRun
 from phasewise.benchmark.session import RunSpec, measure
 from phasewise.benchmark.statistics.comparison import (
@@ -62,9 +61,8 @@ from phasewise.benchmark.statistics.comparison import (
 )
 from phasewise.benchmark.target import Target
 from phasewise.benchmark.workload.arrivals import OpenLoop
-from phasewise.benchmark.workload.lengths import Lengths
 from phasewise.benchmark.workload.plan import PlanSpec, make_plan
-from phasewise.benchmark.workload.presets import Shape
+from phasewise.benchmark.workload.presets import Lengths, Shape
 from phasewise.clients.host import busy_share, read_cpu_times
 from phasewise.core.slo import Slo
 from phasewise.core.statistics import quantile

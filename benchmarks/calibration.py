@@ -31,15 +31,13 @@ from script import command_line, use_home
 from stress.processes import real_engine
 
 from phasewise.benchmark.calibrate.calibrate import CalibrateSpec, calibrate
-from phasewise.benchmark.calibrate.prober import Prober
-from phasewise.benchmark.calibrate.scenes import Scene, SceneLimits, plan_scenes
+from phasewise.benchmark.calibrate.scenes import Prober, Scene, SceneLimits, plan_scenes
 from phasewise.benchmark.target import find_target
 from phasewise.clients.host import read_cpu_times, stolen_share
 from phasewise.clients.http_client import HttpClient
 from phasewise.clients.step_feed import StepFeed, default_steps_url
-from phasewise.costs.fit.history import observed_steps
 from phasewise.costs.fit.misfit import check_form
-from phasewise.costs.fit.observation import Observation, RegimeStore
+from phasewise.costs.fit.observation import Observation, latest_of_each_regime, observed_steps
 from phasewise.costs.fit.step import StepCost, StepKind, StepSeconds, StepWork
 from phasewise.costs.fit.step_fit import CONFIDENCE, StepFit, fit_steps
 from phasewise.fake_engine.engine import FakeEngineConfig
@@ -179,7 +177,7 @@ def repeat_error(visits: Sequence[Visit]) -> float:
 def fitted_to(visits: Sequence[Visit]) -> StepFit:
     """The fit to a calibration's own scenes."""
     steps = (step for visit in visits if not visit.held_out for step in visit.steps)
-    return fit_steps(list(RegimeStore(steps)), np.random.default_rng(SEED))
+    return fit_steps(latest_of_each_regime(steps), np.random.default_rng(SEED))
 
 
 def first_two_minutes(visits: Sequence[Visit]) -> list[Visit]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from phasewise.benchmark.workload.texts import Written
+from phasewise.benchmark.workload.drafts import Written
 
 FERRY = """\
 The ferry to the outer islands leaves from the stone pier at seven in the morning and again at two in the \

@@ -51,13 +51,10 @@ from phasewise.costs.roofline.deployment import Deployment
 from phasewise.costs.roofline.model_config import architecture_of
 from phasewise.planning.candidates import MOST_ENGINES, USUAL_LOAD, FleetCandidate, Space
 from phasewise.planning.disaggregation import RESOLUTION, Pays, compare
-from phasewise.planning.fleet_plan import EngineFigures, modelled_engine
-from phasewise.planning.search import Choice, choose, climb, fewest, most_load
-from phasewise.planning.traffic import block_tokens_of, traffic_of
-from phasewise.planning.trials import CandidateTrials, Goal, faster
-from phasewise.simulator.links import LinkSpeed
-from phasewise.simulator.requests import EngineShape
-from phasewise.simulator.step_times import preset
+from phasewise.planning.fleet_plan import EngineFigures, block_tokens_of, modelled_engine, traffic_of
+from phasewise.planning.trials import CandidateTrials, Choice, Goal, choose, climb, faster, fewest, most_load
+from phasewise.simulator.hosts import LinkSpeed
+from phasewise.simulator.requests import EngineShape, preset
 from phasewise.simulator.traffic import Session, SimulatedTraffic, tokens_of
 
 DATA = Path(__file__).resolve().parent.parent.parent / "shared" / "data"

@@ -40,21 +40,19 @@ from script import command_line, say, use_home
 
 from phasewise.benchmark.calibrate.calibrate import CalibrateSpec, calibrate
 from phasewise.benchmark.compare.arms import FleetArm, UrlArm
-from phasewise.benchmark.compare.compare import ComparePlan, compare_arms
-from phasewise.benchmark.compare.runner import METRICS, Measure
-from phasewise.benchmark.compare.verdict import Rules
+from phasewise.benchmark.compare.compare import ComparePlan, Measure, compare_arms
+from phasewise.benchmark.compare.verdict import METRICS, Rules
 from phasewise.benchmark.run import BenchRun
 from phasewise.benchmark.session import RunSpec, measure
 from phasewise.benchmark.statistics.comparison import Comparison
 from phasewise.benchmark.workload.arrivals import ClosedLoop
-from phasewise.benchmark.workload.lengths import Lengths
 from phasewise.benchmark.workload.plan import PlanSpec
-from phasewise.benchmark.workload.presets import Shape
+from phasewise.benchmark.workload.presets import Lengths, Shape
 from phasewise.clients.engine_metrics import fetch_metrics
 from phasewise.clients.http_client import HttpClient
 from phasewise.core.errors import MeasurementError, PhasewiseError
 from phasewise.core.slo import DEFAULT_SLO
-from phasewise.costs.fit.history import observed_steps
+from phasewise.costs.fit.observation import observed_steps
 from phasewise.costs.fit.record import fit_from_record, fit_record
 from phasewise.costs.fit.step import StepCost
 from phasewise.costs.fit.step_fit import StepFit, fit_steps

@@ -44,8 +44,7 @@ from phasewise.fake_engine.engine import FakeEngine, FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.gateway.api.auth import key_sha256
 from phasewise.simulator.kv import Connector
-from phasewise.simulator.requests import EngineShape
-from phasewise.simulator.step_times import preset
+from phasewise.simulator.requests import EngineShape, preset
 
 CLIENTS, TURNS, WAITING = 40, 5, 8
 PROMPT_WORDS = {"mixed": (20, 200, 900), "prefill": (20, 20, 20, 20, 20, 900)}

@@ -31,8 +31,7 @@ from phasewise.costs.roofline.deployment import Deployment
 from phasewise.costs.roofline.model_config import architecture_of
 from phasewise.fleet.config import FleetConfig
 from phasewise.fleet.config.fleet import Pool
-from phasewise.planning.fleet_plan import EngineFigures, fleet_plan, modelled_engine
-from phasewise.planning.traffic import traffic_of
+from phasewise.planning.fleet_plan import EngineFigures, fleet_plan, modelled_engine, traffic_of
 from phasewise.simulator.fleet import FleetScenario, SimulatedFleet
 from phasewise.simulator.traffic import Session, SimulatedTraffic
 

@@ -40,8 +40,7 @@ from phasewise.core.worker import Role
 from phasewise.costs.fit.step import StepCost, prefilling
 from phasewise.simulator.fleet import EnginePool, FleetScenario, SimulatedFleet
 from phasewise.simulator.gateway import SimulatedRequest
-from phasewise.simulator.requests import EngineShape
-from phasewise.simulator.step_times import PRESETS
+from phasewise.simulator.requests import PRESETS, EngineShape
 from phasewise.simulator.traffic import Content, Session, SessionTurn, SimulatedTraffic
 
 TTFT_FLOOR_S = 2.0

@@ -43,7 +43,7 @@ ANCHORED = {
 
 BOUNDED = {
     "phasewise.semantic_match.guards.names._TO_THE_LETTER",
-    "phasewise.experiments.validate.claims._ADDRESSES",
+    "phasewise.experiments.validation_claims._ADDRESSES",
 }
 """Patterns that look at most a few hundred characters ahead from each place, and only ever read short texts:
 their time grows faster than the text until that far."""

@@ -9,9 +9,8 @@ from kv_transfers.fleets import Layout
 
 from phasewise.benchmark.workload.arrivals import ClosedLoop, OpenLoop, Spacing
 from phasewise.benchmark.workload.drafts import Conversations
-from phasewise.benchmark.workload.lengths import Lengths
 from phasewise.benchmark.workload.plan import PlanSpec
-from phasewise.benchmark.workload.presets import Shape
+from phasewise.benchmark.workload.presets import Lengths, Shape
 
 CHUNK_TOKENS, SMALL_CHUNK_TOKENS, BATCH = 2048, 128, 64
 SESSION = Conversations(4, 1.0)

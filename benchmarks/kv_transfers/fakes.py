@@ -22,7 +22,7 @@ PROGRAM = """
 import asyncio, json, sys
 from contextlib import AsyncExitStack
 import uvloop
-from phasewise.simulator.step_times import PRESETS
+from phasewise.simulator.requests import PRESETS
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.simulator.kv import Connector

@@ -15,13 +15,12 @@ from typing import Any
 
 import orjson
 
-from phasewise.benchmark.compare.runner import void
+from phasewise.benchmark.compare.compare import void
 from phasewise.benchmark.run import BenchRun
 from phasewise.benchmark.target import count_prompt_tokens, find_target
 from phasewise.benchmark.workload.arrivals import ClosedLoop
-from phasewise.benchmark.workload.lengths import Lengths
 from phasewise.benchmark.workload.plan import PlanSpec
-from phasewise.benchmark.workload.presets import Shape
+from phasewise.benchmark.workload.presets import Lengths, Shape
 from phasewise.benchmark.workload.prompts import Message
 from phasewise.clients.http_client import HttpClient
 from phasewise.core import latency

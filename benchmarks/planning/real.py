@@ -28,11 +28,9 @@ from phasewise.diagnosis.gather.costs_file import load_fit
 from phasewise.planning.candidates import FleetCandidate
 from phasewise.planning.disaggregation import compare
 from phasewise.planning.figures import figures_of
-from phasewise.planning.fleet_plan import BLOCK_TOKENS, EngineFigures
-from phasewise.planning.search import Choice
-from phasewise.planning.traffic import traffic_of
-from phasewise.planning.trials import CandidateTrials, Goal
-from phasewise.simulator.links import LinkSpeed
+from phasewise.planning.fleet_plan import BLOCK_TOKENS, EngineFigures, traffic_of
+from phasewise.planning.trials import CandidateTrials, Choice, Goal
+from phasewise.simulator.hosts import LinkSpeed
 from phasewise.simulator.requests import EngineShape
 from phasewise.simulator.traffic import SimulatedTraffic
 

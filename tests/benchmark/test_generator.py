@@ -13,9 +13,8 @@ from phasewise.benchmark.run import BenchRun
 from phasewise.benchmark.target import Target, find_target, fit_prompts
 from phasewise.benchmark.workload.arrivals import ClosedLoop, Load, OpenLoop, Spacing
 from phasewise.benchmark.workload.drafts import Conversations
-from phasewise.benchmark.workload.lengths import Lengths
 from phasewise.benchmark.workload.plan import Plan, PlanSpec, make_plan
-from phasewise.benchmark.workload.presets import Shape
+from phasewise.benchmark.workload.presets import Lengths, Shape
 from phasewise.clients.http_client import HttpClient
 from phasewise.core.latency import e2e_s, tpot_s, ttft_breakdown, ttft_s
 from phasewise.core.timeline import AttemptKind, Outcome, Part, Source

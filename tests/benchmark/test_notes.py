@@ -10,7 +10,8 @@ from phasewise.benchmark.run import CUT_SHORT, BenchRun
 from phasewise.benchmark.statistics.window import Window
 from phasewise.benchmark.target import Target
 from phasewise.benchmark.workload.arrivals import ClosedLoop, Load, OpenLoop, Replay
-from phasewise.benchmark.workload.plan import Fit, Plan, PlannedRequest, PlanSpec, make_plan
+from phasewise.benchmark.workload.drafts import PlannedRequest
+from phasewise.benchmark.workload.plan import Fit, Plan, PlanSpec, make_plan
 from phasewise.benchmark.workload.presets import PRESETS, PresetName
 from phasewise.core.timeline import Outcome, Timeline
 from tests.builders import make_timeline

@@ -13,9 +13,8 @@ from phasewise.benchmark.results import build_report
 from phasewise.benchmark.run import BenchRun
 from phasewise.benchmark.target import find_target, fit_prompts
 from phasewise.benchmark.workload.arrivals import ClosedLoop
-from phasewise.benchmark.workload.lengths import Lengths
 from phasewise.benchmark.workload.plan import PlanSpec, make_plan
-from phasewise.benchmark.workload.presets import Shape
+from phasewise.benchmark.workload.presets import Lengths, Shape
 from phasewise.clients.engine_metrics import fetch_metrics
 from phasewise.clients.http_client import HttpClient
 from phasewise.clients.step_feed import StepFeed

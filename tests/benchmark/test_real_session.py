@@ -9,9 +9,8 @@ from phasewise.benchmark.results import build_report
 from phasewise.benchmark.session import CacheState, RunSpec, measure
 from phasewise.benchmark.workload.arrivals import ClosedLoop, Replay
 from phasewise.benchmark.workload.drafts import Conversations
-from phasewise.benchmark.workload.lengths import Lengths
 from phasewise.benchmark.workload.plan import PlanSpec
-from phasewise.benchmark.workload.presets import Shape
+from phasewise.benchmark.workload.presets import Lengths, Shape
 from phasewise.benchmark.workload.traces import Trace, TracedRequest
 from phasewise.core.slo import DEFAULT_SLO
 from phasewise.core.timeline import Outcome

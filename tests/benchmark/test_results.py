@@ -18,7 +18,8 @@ from phasewise.benchmark.run import BenchRun, GeneratorHealth
 from phasewise.benchmark.statistics.summary import Summary
 from phasewise.benchmark.target import Target
 from phasewise.benchmark.workload.arrivals import ClosedLoop, OpenLoop
-from phasewise.benchmark.workload.plan import Fit, Plan, PlannedRequest
+from phasewise.benchmark.workload.drafts import PlannedRequest
+from phasewise.benchmark.workload.plan import Fit, Plan
 from phasewise.benchmark.workload.prompts import Message
 from phasewise.core.slo import Slo
 from phasewise.core.timeline import TTFT_PARTS, Outcome, Part, Source, Timeline

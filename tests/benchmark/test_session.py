@@ -13,11 +13,9 @@ from phasewise.benchmark.results import build_report
 from phasewise.benchmark.session import CacheState, RunSpec, measure
 from phasewise.benchmark.target import find_target
 from phasewise.benchmark.workload.arrivals import ClosedLoop, OpenLoop
-from phasewise.benchmark.workload.drafts import Conversations
-from phasewise.benchmark.workload.lengths import Lengths
+from phasewise.benchmark.workload.drafts import Conversations, Written
 from phasewise.benchmark.workload.plan import PlanSpec
-from phasewise.benchmark.workload.presets import Shape
-from phasewise.benchmark.workload.texts import Written
+from phasewise.benchmark.workload.presets import Lengths, Shape
 from phasewise.benchmark.workload.traces import Trace, TracedRequest
 from phasewise.clients.http_client import HttpClient
 from phasewise.core.errors import MeasurementError
@@ -27,7 +25,7 @@ from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.report.bench.table import render
 from phasewise.simulator.engine import EngineShape
-from phasewise.simulator.step_times import PRESETS
+from phasewise.simulator.requests import PRESETS
 from tests.benchmark.scripted_server import Asked, content, scripted_server
 from tests.gateway.harness import ADMIN_KEY, eventually, running_gateway
 

@@ -18,12 +18,10 @@ from phasewise.benchmark.target import (
     request_headers,
 )
 from phasewise.benchmark.workload.arrivals import ClosedLoop, Replay
-from phasewise.benchmark.workload.drafts import Conversations
-from phasewise.benchmark.workload.lengths import Lengths
+from phasewise.benchmark.workload.drafts import Conversations, Written
 from phasewise.benchmark.workload.plan import Fit, Plan, PlanSpec, make_plan
-from phasewise.benchmark.workload.presets import Shape
+from phasewise.benchmark.workload.presets import Lengths, Shape
 from phasewise.benchmark.workload.prompts import write_opening
-from phasewise.benchmark.workload.texts import Written
 from phasewise.benchmark.workload.traces import Trace, TracedRequest
 from phasewise.clients.http_client import HttpClient
 from phasewise.core.errors import ConfigError, EngineUnreachable

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from phasewise.benchmark import session
 from phasewise.benchmark.compare.arms import UrlArm
 from phasewise.benchmark.compare.compare import plan_comparison
-from phasewise.benchmark.compare.runner import METRICS
+from phasewise.benchmark.compare.verdict import METRICS
 from phasewise.benchmark.statistics import window as validity
 from phasewise.cli import measuring
 from phasewise.cli.app import app
@@ -27,7 +27,7 @@ from phasewise.core.errors import ConfigError, EngineUnreachable, FleetError
 from phasewise.core.slo import DEFAULT_SLO
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
-from tests.benchmark.compare.test_runner import SPEC, Measuring
+from tests.benchmark.compare.test_compare import SPEC, Measuring
 
 SMALL = ("--requests", "4", "--warm-up", "0", "--prompt-tokens", "40", "--output-tokens", "3", "--seed", "3")
 

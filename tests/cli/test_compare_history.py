@@ -5,8 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from phasewise.benchmark.compare.ledger import PredictionCheck
-from phasewise.benchmark.compare.ledger_file import LedgerFile
+from phasewise.benchmark.compare.ledger import LedgerFile, PredictionCheck
 from phasewise.cli.app import app
 from phasewise.core.errors import ConfigError
 from phasewise.core.statistics import Interval
@@ -28,12 +27,12 @@ def invoke(*arguments):
 def file(tmp_path):
     ledger = LedgerFile(tmp_path / "ledger.jsonl")
     for run, outcome in (("a", PredictionCheck.HELD), ("b", PredictionCheck.WRONG_SIGN), ("c", None)):
-        ledger.add_prediction(make_prediction(f"{run}-ttft_p50"))
+        ledger.add(make_prediction(f"{run}-ttft_p50"))
         if outcome is not None:
             ratio = 1.4 if outcome is PredictionCheck.WRONG_SIGN else 0.5
             measured = Interval(ratio - 0.1, ratio + 0.1, 0.95)
-            ledger.add_outcome(make_outcome(f"{run}-ttft_p50", outcome, ratio=ratio, interval=measured))
-    ledger.add_prediction(make_prediction("c-tpot_p50", metric="tpot_p50", aim=False, ratio=None))
+            ledger.add(make_outcome(f"{run}-ttft_p50", outcome, ratio=ratio, interval=measured))
+    ledger.add(make_prediction("c-tpot_p50", metric="tpot_p50", aim=False, ratio=None))
     return ledger.path
 
 

@@ -29,7 +29,7 @@ from phasewise.fake_engine.faults import Fault, FaultKind
 from phasewise.fleet.local.run_files import RunPaths, only_supervisor, write_state
 from phasewise.fleet.local.state import FleetState, MemberState, ProcessIdentity
 from phasewise.report.diagnosis.words import headline
-from phasewise.simulator.step_times import PRESETS
+from phasewise.simulator.requests import PRESETS
 from tests.benchmark.compare.builders import make_verdict
 from tests.fake_engine_thread import running_fake_engine
 from tests.paths import ROOT

@@ -22,7 +22,7 @@ from phasewise.fake_engine.fleet import running_engines
 from phasewise.fleet.config import WorkerConfig
 from phasewise.report.request.explain_view import render
 from phasewise.simulator.engine import EngineShape
-from phasewise.simulator.step_times import PRESETS
+from phasewise.simulator.requests import PRESETS
 from tests.builders import make_attempt, make_span, make_timeline
 from tests.gateway.harness import ADMIN_KEY, eventually, request_id_of, running_gateway
 from tests.gateway.pairs import LONG_TEXT, running_pair

@@ -9,7 +9,7 @@ from phasewise.diagnosis.finding import Cause
 from phasewise.diagnosis.gather.target import identify
 from phasewise.diagnosis.gather.watch import Watch
 from phasewise.fake_engine.engine import FakeEngineConfig
-from phasewise.simulator.step_times import PRESETS
+from phasewise.simulator.requests import PRESETS
 from tests.gateway.harness import ADMIN_KEY
 from tests.gateway.pairs import LONG_TEXT, QUICK, running_pair
 

@@ -27,7 +27,7 @@ from phasewise.diagnosis.verdict import Ruling, judge
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.scheduling.world import Health
-from phasewise.simulator.step_times import PRESETS
+from phasewise.simulator.requests import PRESETS
 from tests.gateway.harness import ADMIN_KEY, eventually, running_gateway
 
 ON_A_BUSY_MACHINE = Slo(ttft_s=30.0, tpot_s=5.0)

@@ -8,15 +8,13 @@ from pathlib import Path
 import pytest
 
 from phasewise.benchmark.compare.compare import ComparePlan
-from phasewise.benchmark.compare.ledger import PredictionCheck
-from phasewise.benchmark.compare.ledger_file import LedgerFile
+from phasewise.benchmark.compare.ledger import LedgerFile, PredictionCheck
 from phasewise.benchmark.compare.verdict import Rules
 from phasewise.benchmark.run import BenchRun
 from phasewise.benchmark.session import RunSpec
 from phasewise.benchmark.workload.arrivals import ClosedLoop
-from phasewise.benchmark.workload.lengths import Lengths
 from phasewise.benchmark.workload.plan import PlanSpec
-from phasewise.benchmark.workload.presets import Shape
+from phasewise.benchmark.workload.presets import Lengths, Shape
 from phasewise.core.errors import ConfigError, FleetError
 from phasewise.core.slo import DEFAULT_SLO
 from phasewise.diagnosis.advice.fix import LeverChange

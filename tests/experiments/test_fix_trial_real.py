@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from phasewise.benchmark.compare.arms import run_phasewise
-from phasewise.benchmark.compare.ledger_file import LedgerFile
+from phasewise.benchmark.compare.ledger import LedgerFile
 from phasewise.benchmark.statistics import window as validity
 from phasewise.cli import compare_fleet
 from phasewise.cli.app import app

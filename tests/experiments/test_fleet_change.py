@@ -2,7 +2,7 @@
 
 import pytest
 
-from phasewise.benchmark.compare.fleets_in_turn import reject_occupied
+from phasewise.benchmark.compare.arms import reject_occupied
 from phasewise.core.errors import ConfigError, FleetError
 from phasewise.diagnosis.advice.fix import LeverChange
 from phasewise.experiments.fleet_change import changed_fleet

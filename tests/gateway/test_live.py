@@ -23,7 +23,7 @@ from phasewise.fake_engine.fleet import running_engines
 from phasewise.fleet.config import ApiKey, SloClass
 from phasewise.gateway.api.auth import key_sha256
 from phasewise.report.diagnosis.words import RULINGS
-from phasewise.simulator.step_times import PRESETS
+from phasewise.simulator.requests import PRESETS
 from tests.gateway.harness import ADMIN, ADMIN_KEY, PATIENT, eventually, request_id_of, running_gateway
 
 LIVE = "/phasewise/v1/live"

@@ -6,12 +6,10 @@ from phasewise.benchmark.workload.arrivals import OpenLoop
 from phasewise.benchmark.workload.presets import PRESETS, PresetName
 from phasewise.core.slo import Slo
 from phasewise.planning.candidates import FleetCandidate, Space
-from phasewise.planning.fleet_plan import BLOCK_TOKENS, EngineFigures
-from phasewise.planning.traffic import traffic_of
+from phasewise.planning.fleet_plan import BLOCK_TOKENS, EngineFigures, traffic_of
 from phasewise.planning.trials import CandidateTrial, CandidateTrials, Goal
-from phasewise.simulator.links import LinkSpeed
-from phasewise.simulator.requests import EngineShape
-from phasewise.simulator.step_times import preset
+from phasewise.simulator.hosts import LinkSpeed
+from phasewise.simulator.requests import EngineShape, preset
 
 SLO = Slo(3.0, 0.1)
 

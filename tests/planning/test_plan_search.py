@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phasewise.planning.search import choose, fewest, most_load
+from phasewise.planning.trials import choose, fewest, most_load
 from tests.planning.builders import by_formula, make_space, make_traffic, make_trials
 
 LOADS = st.floats(0.2, 25.0)

@@ -7,7 +7,7 @@ import pytest
 from phasewise.core.worker import Role, WorkerRef
 from phasewise.costs.fit.step import StepCost, prefilling
 from phasewise.scheduling.engine_speed import EngineSpeeds
-from phasewise.simulator.step_times import PRESETS
+from phasewise.simulator.requests import PRESETS
 from tests.builders import make_worker
 
 CPU: StepCost = PRESETS["cpu-demo"]

@@ -11,9 +11,8 @@ from phasewise.core.kv_transfer import SplitRule
 from phasewise.core.request import Limits
 from phasewise.core.worker import Role
 from phasewise.costs.fit.step import StepCost
-from phasewise.simulator.clock import VirtualClock
 from phasewise.simulator.fleet import EngineOutage, EnginePool, FleetScenario, SimulatedFleet
-from phasewise.simulator.links import Links, LinkSpeed
+from phasewise.simulator.hosts import Links, LinkSpeed, VirtualClock
 from phasewise.simulator.requests import EngineShape
 from phasewise.simulator.traffic import (
     Content,

@@ -12,7 +12,7 @@ import time
 from itertools import count
 from random import Random
 
-from phasewise.benchmark.recording import request_body
+from phasewise.benchmark.run import request_body
 from phasewise.benchmark.target import Target, find_target
 from phasewise.benchmark.workload.prompts import Message
 from phasewise.clients.http_client import HttpClient, Timeouts

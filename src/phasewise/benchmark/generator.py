@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from phasewise.benchmark.recording import RequestRecording, request_body
-from phasewise.benchmark.run import CUT_SHORT, BenchRun, GeneratorHealth
+from phasewise.benchmark.run import CUT_SHORT, BenchRun, GeneratorHealth, RequestRecording, request_body
 from phasewise.benchmark.target import Target
 from phasewise.benchmark.workload.arrivals import ClosedLoop
-from phasewise.benchmark.workload.plan import Plan, PlannedRequest, Thread
+from phasewise.benchmark.workload.drafts import PlannedRequest
+from phasewise.benchmark.workload.plan import Plan, Thread
 from phasewise.benchmark.workload.prompts import Message
 from phasewise.clients.http_client import HttpClient, StreamedReply
 from phasewise.clients.sse import EventSplitter, chunk_id, content_text, parse_chunk
@@ -194,14 +194,11 @@ class LoadGenerator:
             await wait_until(due_s)
             if self._open >= self.limits.in_flight:
                 self._held_back += 1
-                await self._below_limit()
+                while self._open >= self.limits.in_flight:  # noqa: ASYNC110 - the run is void: no hurry
+                    await asyncio.sleep(0.001)
             self._start(group, self._hold(thread, due_s, bodies))
             # Lets the request start, and so be counted, before the next one is due.
             await asyncio.sleep(0)
-
-    async def _below_limit(self) -> None:
-        while self._open >= self.limits.in_flight:  # noqa: ASYNC110 - the run is void: no need to be quick
-            await asyncio.sleep(0.001)
 
     async def _hold(self, thread: Thread, due_s: float, bodies: dict[int, bytes]) -> None:
         """Hold a conversation: each later turn follows the real reply to the one before it."""

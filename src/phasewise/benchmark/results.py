@@ -13,7 +13,7 @@ from phasewise.benchmark.engine_watch import EngineView, view_engine
 from phasewise.benchmark.notes import TypicalTtft, notes_on, reported_by_engine, typical_ttft, warnings_on
 from phasewise.benchmark.run import CUT_SHORT, BenchRun
 from phasewise.benchmark.statistics.bootstrap import estimate, estimate_pooled
-from phasewise.benchmark.statistics.change_point import find_change
+from phasewise.benchmark.statistics.stationarity import find_change
 from phasewise.benchmark.statistics.summary import Summary, summarise
 from phasewise.benchmark.statistics.window import Window, choose_window, punctuality, void_reasons
 from phasewise.clients.host import busy_share, stolen_share

@@ -13,8 +13,7 @@ from random import Random
 
 from phasewise.benchmark.engine_watch import watching
 from phasewise.benchmark.generator import LoadGenerator, RunLimits
-from phasewise.benchmark.recording import allows_fixed_lengths
-from phasewise.benchmark.run import BenchRun
+from phasewise.benchmark.run import BenchRun, allows_fixed_lengths
 from phasewise.benchmark.target import Target, find_target, fit_prompts, looked_at_again, ruler_of
 from phasewise.benchmark.workload.arrivals import ClosedLoop
 from phasewise.benchmark.workload.plan import CONTEXT_TOKENS, Plan, PlanSpec, make_plan

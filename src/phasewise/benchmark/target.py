@@ -11,7 +11,8 @@ from urllib.parse import quote
 
 import orjson
 
-from phasewise.benchmark.workload.plan import Fit, Plan, PlannedRequest, Thread, refitted
+from phasewise.benchmark.workload.drafts import PlannedRequest
+from phasewise.benchmark.workload.plan import Fit, Plan, refitted
 from phasewise.benchmark.workload.prompts import A_WORD_A_TOKEN, WORDS, Message, TextRuler, stream, word_count
 from phasewise.clients.http_client import Headers, HttpClient, Reply, no_answer
 from phasewise.core.errors import ConfigError, EngineUnreachable, FailureKind, UpstreamError, UsageError
@@ -162,7 +163,9 @@ async def fit_prompts(client: HttpClient, target: Target, plan: Plan, rng: Rando
                 off_by = abs(first.prompt_tokens - thread[0].prompt_tokens)
                 # A written prompt is sent as it is, whatever its length.
                 off_tokens.append(0 if first.as_written else off_by)
-                fitted[place] = _with_first(thread, first)
+                longer = first.prompt_tokens - thread[0].prompt_tokens
+                later = (replace(turn, prompt_tokens=turn.prompt_tokens + longer) for turn in thread[1:])
+                fitted[place] = (first, *later)
 
     async with asyncio.TaskGroup() as tasks:
         for _ in range(FIT_AT_ONCE):
@@ -218,12 +221,6 @@ async def _fit(
         planned = resized
     counted = await count_prompt_tokens(client, target, planned.messages)
     return None if counted is None else replace(planned, prompt_tokens=counted)
-
-
-def _with_first(thread: Thread, first: PlannedRequest) -> Thread:
-    longer = first.prompt_tokens - thread[0].prompt_tokens
-    later = (replace(turn, prompt_tokens=turn.prompt_tokens + longer) for turn in thread[1:])
-    return (first, *later)
 
 
 async def _ask(client: HttpClient, headers: Headers) -> Reply:

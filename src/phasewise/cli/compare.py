@@ -25,8 +25,7 @@ from phasewise.benchmark.compare.compare import (
     plan_comparison,
     requests_in_block,
 )
-from phasewise.benchmark.compare.ledger import score
-from phasewise.benchmark.compare.ledger_file import LEDGER_VERSION, LedgerFile, default_ledger
+from phasewise.benchmark.compare.ledger import LEDGER_NAME, LEDGER_VERSION, LedgerFile, score
 from phasewise.benchmark.compare.verdict import ComparisonResult
 from phasewise.benchmark.run import BenchRun
 from phasewise.benchmark.session import CacheState, RunSpec
@@ -165,7 +164,7 @@ def compare(
     B may be the fleet of A with a change: --set names it, --fix takes it from the verdict and keeps score of
     its prediction. A fleet file is not changed.
     """
-    ledger = LedgerFile(default_ledger(phasewise_home(os.environ)) if ledger_file is None else ledger_file)
+    ledger = LedgerFile(ledger_file or phasewise_home(os.environ) / LEDGER_NAME)
     if history:
         options.reject_typed_beside(ctx, "--history", {"--ledger", "--json"})
         show_history(ledger, as_json=as_json)

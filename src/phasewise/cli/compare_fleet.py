@@ -14,16 +14,16 @@ from signal import SIGHUP, SIGTERM
 from typing import TypeVar
 
 from phasewise import __version__
-from phasewise.benchmark.compare.arms import Arm, FleetArm
-from phasewise.benchmark.compare.compare import ComparePlan, compare_arms
-from phasewise.benchmark.compare.fleets_in_turn import (
+from phasewise.benchmark.compare.arms import (
+    Arm,
+    FleetArm,
     FleetsInTurn,
     fleets_in_turn,
     reject_occupied,
     running_fleets,
 )
-from phasewise.benchmark.compare.ledger import Prediction
-from phasewise.benchmark.compare.ledger_file import LedgerFile
+from phasewise.benchmark.compare.compare import ComparePlan, compare_arms
+from phasewise.benchmark.compare.ledger import LedgerFile, Prediction
 from phasewise.benchmark.compare.verdict import ComparisonResult
 from phasewise.benchmark.run import BenchRun
 from phasewise.benchmark.session import RunSpec

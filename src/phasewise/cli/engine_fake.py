@@ -17,7 +17,7 @@ from phasewise.fake_engine.fleet import run_engines
 from phasewise.fake_engine.jitter import Jitter
 from phasewise.simulator.engine import EngineShape
 from phasewise.simulator.kv import Connector
-from phasewise.simulator.step_times import PRESETS, preset
+from phasewise.simulator.requests import PRESETS, preset
 
 LISTEN = "Processes"
 SPEED = "Speed"

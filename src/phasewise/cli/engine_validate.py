@@ -18,8 +18,7 @@ import typer
 from phasewise import __version__
 from phasewise.benchmark.calibrate.calibrate import CalibrateSpec
 from phasewise.benchmark.calibrate.result import Calibration
-from phasewise.benchmark.compare.arms import FleetArm
-from phasewise.benchmark.compare.fleets_in_turn import fleets_in_turn, reject_occupied, running_fleets
+from phasewise.benchmark.compare.arms import FleetArm, fleets_in_turn, reject_occupied, running_fleets
 from phasewise.benchmark.run import BenchRun
 from phasewise.benchmark.session import RunSpec
 from phasewise.cli.engine import current_engine
@@ -30,7 +29,8 @@ from phasewise.clients import event_loop
 from phasewise.clients.host import allow_many_streams, processor_name, usable_cores
 from phasewise.core.errors import ConfigError, PhasewiseError, UsageError
 from phasewise.costs.roofline.model_config import optional_count
-from phasewise.experiments.validate.claims import (
+from phasewise.experiments.validation import STEPS, Figures, ValidationRun, base_fleet
+from phasewise.experiments.validation_claims import (
     ClaimOutcome,
     ValidationReport,
     judge_claims,
@@ -38,7 +38,6 @@ from phasewise.experiments.validate.claims import (
     report_json,
     without_names,
 )
-from phasewise.experiments.validate.run import STEPS, Figures, ValidationRun, base_fleet
 from phasewise.fleet.config import FleetConfig, load_fleet, phasewise_home
 from phasewise.fleet.engines.environment import EngineEnvironment
 from phasewise.fleet.engines.known_models import read_model_config

@@ -20,8 +20,8 @@ from phasewise.core.errors import UsageError
 from phasewise.core.units import share
 from phasewise.fleet.config.fleet import DEMO_MODEL
 from phasewise.planning.candidates import MOST_ENGINES
+from phasewise.planning.fleet_plan import block_tokens_of, traffic_of
 from phasewise.planning.plan import make_plan
-from phasewise.planning.traffic import block_tokens_of, traffic_of
 from phasewise.planning.trials import CandidateTrial, CandidateTrials, Goal
 from phasewise.report.console import err, out
 from phasewise.report.plan_table import render_plan

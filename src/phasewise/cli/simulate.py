@@ -23,8 +23,7 @@ from phasewise.core.errors import UsageError
 from phasewise.core.units import elapsed
 from phasewise.fleet.config import FleetConfig, load_fleet
 from phasewise.planning.figures import SimulatedFigures, with_intervals
-from phasewise.planning.fleet_plan import fleet_plan, left_out, with_engines
-from phasewise.planning.traffic import block_tokens_of, traffic_of
+from phasewise.planning.fleet_plan import block_tokens_of, fleet_plan, left_out, traffic_of, with_engines
 from phasewise.report.console import err, out
 from phasewise.report.plan_table import render_simulation
 from phasewise.simulator.fleet import FleetScenario, SimulatedFleet

@@ -22,9 +22,9 @@ from phasewise.diagnosis.gather.costs_file import load_fit
 from phasewise.fleet.config import phasewise_home
 from phasewise.fleet.engines.known_models import read_model_config
 from phasewise.planning.fleet_plan import EngineFigures, modelled_engine
-from phasewise.simulator.links import LinkSpeed
+from phasewise.simulator.hosts import LinkSpeed
 from phasewise.simulator.requests import EngineShape
-from phasewise.simulator.step_times import preset as cost_preset
+from phasewise.simulator.requests import preset as cost_preset
 
 ENGINE = "Engines"
 

@@ -12,18 +12,17 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from phasewise.benchmark.compare.arms import Arm
-from phasewise.benchmark.compare.compare import ComparePlan, compare_arms
+from phasewise.benchmark.compare.compare import ComparePlan, Measure, compare_arms
 from phasewise.benchmark.compare.ledger import (
     Entry,
+    LedgerFile,
     MeasuredOutcome,
     Prediction,
     PredictionCheck,
     judge_prediction,
     measured_ratio,
 )
-from phasewise.benchmark.compare.ledger_file import LedgerFile
-from phasewise.benchmark.compare.runner import METRICS, Measure
-from phasewise.benchmark.compare.verdict import ComparisonResult
+from phasewise.benchmark.compare.verdict import METRICS, ComparisonResult
 from phasewise.core.errors import PhasewiseError
 from phasewise.diagnosis.advice.fix import Figure, Fix
 from phasewise.diagnosis.evidence import Evidence
@@ -113,7 +112,8 @@ async def try_top_fix(plan: FixTrialPlan, tools: FixTrialTools) -> FixTrial:
 
     Once there is a verdict it is returned, whatever happens to the fix.
     """
-    diagnosed = await _diagnose(plan, tools)
+    async with tools.arm(plan.file, "compare-a").serving() as url:
+        diagnosed = await tools.diagnose(url)
     tools.show(diagnosed)
     chosen = _choose(diagnosed, plan, tools)
     if isinstance(chosen, str):
@@ -122,7 +122,7 @@ async def try_top_fix(plan: FixTrialPlan, tools: FixTrialTools) -> FixTrial:
     predictions = predictions_of(diagnosed.verdict, fix, plan.setting, tools.clock())
     try:
         for prediction in predictions:
-            tools.ledger.add_prediction(prediction)
+            tools.ledger.add(prediction)
     except PhasewiseError as error:
         # A prediction counts only if it was recorded before.
         return FixTrial(diagnosed, nothing=str(error))
@@ -142,15 +142,10 @@ async def try_top_fix(plan: FixTrialPlan, tools: FixTrialTools) -> FixTrial:
     try:
         for entry in entries:
             if entry.outcome is not None:
-                tools.ledger.add_outcome(entry.outcome)
+                tools.ledger.add(entry.outcome)
     except PhasewiseError as error:
         broken = broken or error.message
     return FixTrial(diagnosed, fix, change.lines, tuple(entries), result, broken)
-
-
-async def _diagnose(plan: FixTrialPlan, tools: FixTrialTools) -> Diagnosed:
-    async with tools.arm(plan.file, "compare-a").serving() as url:
-        return await tools.diagnose(url)
 
 
 def _choose(diagnosed: Diagnosed, plan: FixTrialPlan, tools: FixTrialTools) -> tuple[Fix, FleetChange] | str:

@@ -25,7 +25,7 @@ from phasewise.fake_engine.server import VERSION, EngineCore, FakeEngineApp
 from phasewise.fake_engine.step_log import RecentSteps
 from phasewise.simulator.engine import EngineShape, StepReport, VirtualEngine
 from phasewise.simulator.kv import Connector, KvLink, SideChannels
-from phasewise.simulator.step_times import PRESETS
+from phasewise.simulator.requests import PRESETS
 
 DEFAULT_MODEL = "fake-model"
 SIDE_CHANNELS = SideChannels()

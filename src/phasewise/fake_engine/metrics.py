@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from phasewise.core.steps import FinishedRequest
 from phasewise.simulator.engine import EngineShape, StepReport
+from phasewise.simulator.kv import KvObserver
 
 _Kind = TypeVar("_Kind", Counter, Gauge)
 
@@ -19,7 +20,7 @@ _KV_BYTES = tuple(2**power for power in range(11, 35, 2))
 _DESCRIPTORS = (10, 20, 30, 50, 75, 100, 200, 400, 1000, 2000, 4000, 10000, 20000, 50000)
 
 
-class KvMetrics:
+class KvMetrics(KvObserver):
     """The KV transfers of one incarnation of one engine."""
 
     def __init__(self, metrics: EngineMetrics) -> None:

@@ -9,8 +9,7 @@ from math import inf
 from statistics import fmean
 
 from phasewise.planning.candidates import MOST_ENGINES, Space
-from phasewise.planning.search import Choice, most_load
-from phasewise.planning.trials import CandidateTrial, CandidateTrials, faster
+from phasewise.planning.trials import CandidateTrial, CandidateTrials, Choice, faster, most_load
 from phasewise.simulator.traffic import Content, Session, SessionTurn, SimulatedTraffic, tokens_of
 
 LOADS, PROMPTS = (0.5, 2.0), (0.5, 2.0)

@@ -209,12 +209,11 @@ def with_intervals(
     """Run the fleet, and once more with each drawn cost; count what comes after `since_s`."""
     fleet = run(plan)
     figures = figures_of(fleet, slo, fitted.front_end_s, since_s)
-    others = [figures_of(run(_with_cost(plan, drawn)), slo, drawn.front_end_s, since_s) for drawn in draws]
+    others = []
+    for drawn in draws:
+        redrawn = replace(plan, pools=tuple(replace(pool, cost=drawn.step) for pool in plan.pools))
+        others.append(figures_of(run(redrawn), slo, drawn.front_end_s, since_s))
     return SimulatedFigures(label, figures, _intervals([figures, *others]) if others else {}), fleet
-
-
-def _with_cost(plan: FleetScenario, drawn: FittedCost) -> FleetScenario:
-    return replace(plan, pools=tuple(replace(pool, cost=drawn.step) for pool in plan.pools))
 
 
 def _intervals(runs: list[FleetFigures]) -> dict[str, Interval]:

@@ -14,8 +14,7 @@ from phasewise.costs.fit.step import StepSeconds, StepWork
 from phasewise.planning.candidates import MOST_ENGINES, FleetCandidate, Space
 from phasewise.planning.disaggregation import PoolComparison, compare, pays_from, scan
 from phasewise.planning.figures import SimulatedFigures, interval_of, is_within, with_intervals
-from phasewise.planning.search import Choice, choose
-from phasewise.planning.trials import CandidateTrial, CandidateTrials, waited_for_prefill
+from phasewise.planning.trials import CandidateTrial, CandidateTrials, Choice, choose, waited_for_prefill
 from phasewise.simulator.gateway import SimulatedAttempt
 
 NEARLY = 0.95
@@ -45,7 +44,12 @@ def binds(trials: CandidateTrials, candidate: FleetCandidate) -> Binds | None:
         """Whether most of those that missed came to an engine that was full."""
         full = 0
         for own in attempts:
-            beside = (other for other in running[own.worker] if _runs(other, own.began_s))
+            beside = (
+                other
+                for other in running[own.worker]
+                if (began_s := other.request.scheduled_s) is not None
+                and began_s < own.began_s < other.ended_s
+            )
             full += sum(map(size, beside)) >= NEARLY * limit
         return full > len(missed) / 2
 
@@ -59,11 +63,6 @@ def binds(trials: CandidateTrials, candidate: FleetCandidate) -> Binds | None:
         return Binds.QUEUE
     waited = sum(waited_for_prefill(served, slo.ttft_s) for served in missed)
     return Binds.PREFILL if waited > len(missed) / 2 else Binds.DECODE
-
-
-def _runs(attempt: SimulatedAttempt, at_s: float) -> bool:
-    scheduled_s = attempt.request.scheduled_s
-    return scheduled_s is not None and scheduled_s < at_s < attempt.ended_s
 
 
 class PhaseMeter:

@@ -18,7 +18,7 @@ from phasewise.benchmark.compare.ledger import (
     Score,
     score,
 )
-from phasewise.benchmark.compare.runner import METRICS
+from phasewise.benchmark.compare.verdict import METRICS
 from phasewise.core.units import change, share
 from phasewise.diagnosis.advice.fix import Fix
 from phasewise.experiments.fix_trial import FixTrial

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from phasewise.experiments.validate.claims import ClaimOutcome, ValidationReport
+from phasewise.experiments.validation_claims import ClaimOutcome, ValidationReport
 
 STYLES = {
     ClaimOutcome.FAILS: "bold red",

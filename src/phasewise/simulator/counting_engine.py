@@ -18,7 +18,7 @@ from math import ceil
 import numpy as np
 
 from phasewise.costs.fit.step import StepCost, StepSeconds, StepWork, chunk_pairs
-from phasewise.simulator.counted_blocks import CountedBlocks
+from phasewise.simulator.blocks import CountedBlocks
 from phasewise.simulator.requests import CountedRequest, EngineShape
 
 SHORT_STRETCH = 12
@@ -311,7 +311,7 @@ class CountingEngine:
 
     def _make_room(self, request: CountedRequest, tokens: int, batch: list[CountedRequest]) -> bool:
         """Grow a prompt by preempting the youngest; False when it was the youngest itself."""
-        fresh = self._fresh_blocks(request, request.computed_tokens + tokens)
+        fresh = -(-(request.computed_tokens + tokens) // self.shape.block_size) - len(request.blocks)
         while fresh > self.blocks.free_blocks:
             if self._preempt_youngest(batch) is request:
                 return False
@@ -319,9 +319,6 @@ class CountingEngine:
         request.blocks += [None] * fresh
         self._publish(request, request.computed_tokens + tokens)
         return True
-
-    def _fresh_blocks(self, request: CountedRequest, tokens: int) -> int:
-        return -(-tokens // self.shape.block_size) - len(request.blocks)
 
     def _publish(self, request: CountedRequest, upto_tokens: int) -> None:
         if not self.shape.prefix_cache:

@@ -14,7 +14,16 @@ from math import inf
 from phasewise.core.steps import EngineStep, KvTransfer
 from phasewise.costs.fit.step import StepSeconds
 from phasewise.simulator.blocks import BlockPool
-from phasewise.simulator.kv import Fetch, FetchState, KvLink, OnLoadFailure, RemoteKv, SideChannels
+from phasewise.simulator.kv import (
+    Fetch,
+    FetchState,
+    KvFetcher,
+    KvKeeper,
+    KvLink,
+    OnLoadFailure,
+    RemoteKv,
+    SideChannels,
+)
 from phasewise.simulator.requests import (
     Batch,
     EmittedToken,
@@ -61,8 +70,8 @@ class VirtualEngine:
         self._transfers_kv = kv_link is not None
         # Without a link it has channels of its own and finds no other engine.
         self._kv_link = kv_link or KvLink("", ("", 0), SideChannels())
-        self._keeper = self._kv_link.open_keeper(self._pool)
-        self._fetcher = self._kv_link.make_fetcher()
+        self._keeper = KvKeeper(self._kv_link, self._pool)
+        self._fetcher = KvFetcher(self._kv_link)
         self._fetching: dict[str, tuple[Sequence, Fetch]] = {}
         self._landed: dict[str, Sequence] = {}
         self._transfers: list[KvTransfer] = []

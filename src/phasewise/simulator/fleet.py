@@ -18,11 +18,9 @@ from phasewise.costs.fit.step import StepSeconds
 from phasewise.scheduling import World
 from phasewise.scheduling.ledger import Neighbours
 from phasewise.scheduling.rules import SchedulingRules, new_world
-from phasewise.simulator.clock import VirtualClock
 from phasewise.simulator.counting_engine import NO_DRAFTS, CountingEngine, DraftedTokens
 from phasewise.simulator.gateway import SimulatedGateway, SimulatedRequest, VirtualQuotas
-from phasewise.simulator.hosts import EngineHost
-from phasewise.simulator.links import Links, LinkSpeed
+from phasewise.simulator.hosts import EngineHost, Links, LinkSpeed, VirtualClock
 from phasewise.simulator.requests import EngineShape
 from phasewise.simulator.traffic import Session, SessionTurn, SimulatedTraffic, block_keys, tokens_of
 
@@ -30,6 +28,8 @@ MODEL = "simulated"
 BYTES_PER_TOKEN = 4.6
 """Bytes per token of a client's prompts; a gateway has to learn it."""
 TEMPLATE_TOKENS = 12
+HEALTH_EVERY_S = 2.0
+"""How often gateways look whether an engine is up."""
 HASHED_BLOCK_TOKENS = 111
 """What a gateway's blocks of 512 bytes hold of English text."""
 
@@ -84,11 +84,9 @@ class FleetScenario:
     links: LinkSpeed = DEMO_LINKS
     queue: int = 1_000
     max_wait_s: float = 10.0
-    health_every_s: float = 2.0
     failures: tuple[EngineOutage, ...] = ()
     spread_by: str | None = None
     homes: bool = True
-    times_engines: bool = False
     limits: Mapping[str, Limits] = field(default_factory=dict)
     """The limits of tenants; each has a key of its own."""
 
@@ -166,7 +164,7 @@ class SimulatedFleet:
         self._look_soon(name)
 
     def _look_soon(self, name: str) -> None:
-        every_s = self.plan.health_every_s
+        every_s = HEALTH_EVERY_S
         self.clock.at(every_s * (self.clock.now_s // every_s + 1), self._look, name)
 
     def _look(self, name: str) -> None:
@@ -249,9 +247,7 @@ def _world(
     plan: FleetScenario, workers: Sequence[Worker], clock: VirtualClock, neighbours: Neighbours | None
 ) -> World:
     split = plan.split if any(worker.role is Role.PREFILL for worker in workers) else None
-    rules = SchedulingRules(
-        plan.policy, split, plan.threshold_tokens, plan.queue, times_engines=plan.times_engines
-    )
+    rules = SchedulingRules(plan.policy, split, plan.threshold_tokens, plan.queue)
     world = new_world(rules, workers, VirtualQuotas(clock), neighbours)
     for worker in workers:
         world.cluster.mark_up(worker.name, worker.incarnation)

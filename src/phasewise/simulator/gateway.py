@@ -35,8 +35,7 @@ from phasewise.scheduling import (
 )
 from phasewise.scheduling.quota_book import QuotaBook
 from phasewise.scheduling.world import let_waiting_in
-from phasewise.simulator.clock import VirtualClock
-from phasewise.simulator.hosts import EngineHost
+from phasewise.simulator.hosts import EngineHost, VirtualClock
 from phasewise.simulator.requests import CountedRequest
 
 KV_KEPT_S = 15.0

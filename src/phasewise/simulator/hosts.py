@@ -1,15 +1,114 @@
-"""An engine in virtual time: it steps while it has work, reports to those who wait, and may die."""
+"""Engines in virtual time: the clock, the links between engines, and engines that step while they can."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from heapq import heappop, heappush
+from math import inf
+from typing import Any, Protocol
 
 from phasewise.core.errors import FailureKind
 from phasewise.core.worker import Worker
-from phasewise.simulator.clock import VirtualClock
 from phasewise.simulator.counting_engine import CountingEngine
-from phasewise.simulator.links import Links
 from phasewise.simulator.requests import CountedRequest
+
+
+class VirtualClock:
+    """Events in the order of their times; those of the same time in the order in which they were planned."""
+
+    __slots__ = ("_events", "_planned", "background", "now_s")
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.background = 0
+        """Events that repeat for ever: when only they are left, nothing more happens."""
+        self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._planned = 0
+
+    def at(self, when_s: float, act: Callable[..., None], *arguments: Any) -> None:  # noqa: ANN401
+        """Call something at that time."""
+        heappush(self._events, (when_s, self._planned, act, arguments))
+        self._planned += 1
+
+    def run(self, until_s: float = inf) -> None:
+        """Until nothing is left to happen up to that time."""
+        events = self._events
+        while len(events) > self.background and events[0][0] <= until_s:
+            self.now_s, _, act, arguments = heappop(events)
+            act(*arguments)
+        if until_s < inf:
+            self.now_s = max(self.now_s, until_s)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSpeed:
+    """How KV moves: what each transfer takes at least, each engine's bandwidth, and the size of the KV."""
+
+    bytes_per_s: float = 3.5e9
+    floor_s: float = 0.003
+    kv_bytes_per_token: int = 23_040
+
+
+@dataclass(slots=True, eq=False)
+class _Transfer:
+    source: str
+    target: str
+    left_bytes: float
+    done: Callable[[], None]
+    rate: float = 0.0
+    since_s: float = 0.0
+    plan: int = 0
+    """Grows with every new rate: an end that was planned for an older one does not count."""
+
+
+class Links:
+    """One link per engine. Transfers that share an engine, at either end, share its bandwidth equally."""
+
+    def __init__(self, clock: VirtualClock, speed: LinkSpeed) -> None:
+        self.speed = speed
+        self._clock = clock
+        self._by_engine: dict[str, list[_Transfer]] = {}
+
+    def move(self, source: str, target: str, tokens: int, done: Callable[[], None]) -> None:
+        """Move the KV of so many tokens."""
+        transfer = _Transfer(source, target, float(tokens * self.speed.kv_bytes_per_token), done)
+        self._clock.at(self._clock.now_s + self.speed.floor_s, self._begin, transfer)
+
+    def _begin(self, transfer: _Transfer) -> None:
+        transfer.since_s = self._clock.now_s
+        for engine in (transfer.source, transfer.target):
+            self._by_engine.setdefault(engine, []).append(transfer)
+        self._share(transfer)
+
+    def _end(self, transfer: _Transfer, plan: int) -> None:
+        if plan != transfer.plan:
+            return
+        for engine in (transfer.source, transfer.target):
+            self._by_engine[engine].remove(transfer)
+        self._share(transfer)
+        transfer.done()
+
+    def _share(self, changed: _Transfer) -> None:
+        """Rates change where a transfer has begun or ended."""
+        now_s = self._clock.now_s
+        near = {
+            id(transfer): transfer
+            for name in (changed.source, changed.target)
+            for transfer in self._by_engine[name]
+        }
+        for transfer in near.values():
+            busiest = max(len(self._by_engine[engine]) for engine in (transfer.source, transfer.target))
+            rate = self.speed.bytes_per_s / busiest
+            if rate == transfer.rate:
+                continue
+            transfer.left_bytes -= (now_s - transfer.since_s) * transfer.rate
+            transfer.since_s, transfer.rate = now_s, rate
+            transfer.plan += 1
+            left_s = max(0.0, transfer.left_bytes) / rate
+            self._clock.at(now_s + left_s, self._end, transfer, transfer.plan)
+
 
 KV_LEASE_S = 30.0
 """How long an engine keeps KV that nobody fetches."""
@@ -65,16 +164,19 @@ class EngineHost:
         if self.up and self.engine.release_kept(name):
             self._stir()
 
-    def landed(self, request: CountedRequest, engine: CountingEngine, *, lost: bool) -> None:
+    def _landed(
+        self, request: CountedRequest, engine: CountingEngine, source: EngineHost, kept_by: CountingEngine
+    ) -> None:
         """KV has come, or is lost because its engine has died."""
+        source.release_kept(request.name)
         if engine is not self.engine or not self.up:
             return
-        if lost:
-            engine.abort(request)
-            self._waiters.pop(request.name)[1].lost(self._clock.now_s, FailureKind.KV_TRANSFER)
-        else:
+        if source.up and source.engine is kept_by:
             engine.land(request)
             self._stir()
+        else:
+            engine.abort(request)
+            self._waiters.pop(request.name)[1].lost(self._clock.now_s, FailureKind.KV_TRANSFER)
 
     def _stir(self) -> None:
         """Something has arrived: step, or let the stretch under way end sooner."""
@@ -120,25 +222,5 @@ class EngineHost:
             source = self._waiters[request.name][2]
             if source is None:
                 raise ValueError("KV is to be fetched from nowhere")
-            self._links.move(
-                source.worker.name, self.worker.name, tokens, _Landing(self, self.engine, request, source)
-            )
-
-
-class _Landing:
-    """The end of a KV transfer."""
-
-    def __init__(
-        self, host: EngineHost, engine: CountingEngine, request: CountedRequest, source: EngineHost
-    ) -> None:
-        self._host = host
-        self._engine = engine
-        self._request = request
-        self._source = source
-        self._from = source.engine
-
-    def __call__(self) -> None:
-        source = self._source
-        source.release_kept(self._request.name)
-        lost = not source.up or source.engine is not self._from
-        self._host.landed(self._request, self._engine, lost=lost)
+            landed = partial(self._landed, request, self.engine, source, source.engine)
+            self._links.move(source.worker.name, self.worker.name, tokens, landed)

@@ -64,8 +64,8 @@ class RemoteKv:
     """How much of the prompt the keeper had found cached, which the fetcher reports as its own."""
 
 
-class KvObserver(Protocol):
-    """Gets notified about KV transfers."""
+class KvObserver:
+    """Gets notified about KV transfers; this one ignores all."""
 
     def on_transfer(self, seconds: float, kv_bytes: int, blocks: int) -> None:
         """KV has arrived."""
@@ -95,22 +95,6 @@ class KvTroubles(Protocol):
         """How many times longer a transfer takes now."""
 
 
-class Unobserved:
-    """Ignores all notifications."""
-
-    def on_transfer(self, seconds: float, kv_bytes: int, blocks: int) -> None:
-        """KV has arrived."""
-
-    def on_failed_transfer(self) -> None:
-        """KV did not arrive."""
-
-    def on_expired(self) -> None:
-        """The lease ended before the KV was fetched."""
-
-    def on_late_read(self) -> None:
-        """KV was read after it was released."""
-
-
 class Untroubled:
     """No faults."""
 
@@ -134,23 +118,19 @@ class _HeldBlocks:
 
 
 class KvKeeper:
-    """The KV that one incarnation of an engine keeps for others.
+    """The KV that one incarnation of an engine keeps for others, which find it from now on.
 
-    `layout` must be equal on both sides. While `hung`, it does not answer, like a stopped process.
-    `on_change` is called when another engine changes what is kept, or for how long.
+    While `hung`, it does not answer, like a stopped process. `on_change` is called when another engine
+    changes what is kept, or for how long.
     """
 
-    def __init__(
-        self, engine_id: str, layout: object, lease_s: float, pool: BlockPool, observer: KvObserver
-    ) -> None:
-        self.engine_id = engine_id
-        self.layout = layout
+    def __init__(self, link: KvLink, pool: BlockPool) -> None:
+        self.link = link
         self.hung = False
         self.on_change: Callable[[], None] = lambda: None
-        self._lease_s = lease_s
         self._pool = pool
-        self._observer = observer
         self._kept: dict[str, _HeldBlocks] = {}
+        link.channels.open(link.address, self)
 
     @property
     def kept_requests(self) -> int:
@@ -169,7 +149,7 @@ class KvKeeper:
 
     def keep(self, request_id: str, prompt_ids: tuple[int, ...], blocks: list[int], now: float) -> None:
         """Take over the blocks of a request that has ended."""
-        self._kept[request_id] = _HeldBlocks(prompt_ids, blocks, now + self._lease_s)
+        self._kept[request_id] = _HeldBlocks(prompt_ids, blocks, now + self.link.connector.lease_s)
 
     def claim(self, request_id: str) -> None:
         """An engine waits for this KV and renews its lease: it does not end."""
@@ -179,7 +159,7 @@ class KvKeeper:
     def unclaim(self, request_id: str, now: float) -> None:
         """The engine that waited no longer renews the lease."""
         if request_id in self._kept:
-            self._kept[request_id].until_s = now + self._lease_s
+            self._kept[request_id].until_s = now + self.link.connector.lease_s
             self.on_change()
 
     def read(self, remote: RemoteKv, prompt_ids: tuple[int, ...]) -> bool:
@@ -187,7 +167,7 @@ class KvKeeper:
         kept = self._kept.get(remote.request_id)
         self.give_up(remote.request_id)
         if kept is None:
-            self._observer.on_late_read()
+            self.link.observer.on_late_read()
             return False
         return kept.prompt_ids == prompt_ids and kept.blocks == list(remote.block_ids)
 
@@ -204,7 +184,7 @@ class KvKeeper:
             return
         for request_id in [name for name, kept in self._kept.items() if kept.until_s <= now]:
             self.give_up(request_id)
-            self._observer.on_expired()
+            self.link.observer.on_expired()
 
 
 # --- The decode side of KV transfers: KV on its way from another engine, and how the transfer ends.
@@ -268,19 +248,8 @@ class Fetch:
 class KvFetcher:
     """What one incarnation of an engine fetches from others."""
 
-    def __init__(
-        self,
-        connector: Connector,
-        layout: object,
-        channels: SideChannels,
-        troubles: KvTroubles,
-        observer: KvObserver,
-    ) -> None:
-        self._connector = connector
-        self._layout = layout
-        self._channels = channels
-        self._troubles = troubles
-        self._observer = observer
+    def __init__(self, link: KvLink) -> None:
+        self._link = link
         self._met: set[str] = set()
 
     def claim(self, remote: RemoteKv) -> None:
@@ -305,18 +274,22 @@ class KvFetcher:
         self, remote: RemoteKv, prompt_ids: tuple[int, ...], blocks: int, block_size: int, now: float
     ) -> Fetch:
         """Start to fetch the KV of so many blocks."""
-        kv_bytes = blocks * block_size * self._connector.kv_bytes_per_token
+        kv_bytes = blocks * block_size * self._link.connector.kv_bytes_per_token
         met = remote.engine_id in self._met
         keeper = self._keeper_of(remote)
-        doomed = keeper is None or keeper.layout != self._layout or self._troubles.take_kv_rejection()
+        doomed = (
+            keeper is None
+            or keeper.link.layout != self._link.layout
+            or self._link.troubles.take_kv_rejection()
+        )
         if not doomed:
             self._met.add(remote.engine_id)
-            transfer_s = self._connector.transfer_s(kv_bytes) * self._troubles.kv_factor
-            wait_s = transfer_s + (0.0 if met else self._connector.handshake_s)
+            transfer_s = self._link.connector.transfer_s(kv_bytes) * self._link.troubles.kv_factor
+            wait_s = transfer_s + (0.0 if met else self._link.connector.handshake_s)
         else:
             transfer_s = 0.0
-            silent = self._channels.find(remote.address) is None and not met
-            wait_s = self._connector.handshake_timeout_s if silent else self._connector.floor_s
+            silent = self._link.channels.find(remote.address) is None and not met
+            wait_s = self._link.connector.handshake_timeout_s if silent else self._link.connector.floor_s
         return Fetch(remote, prompt_ids, blocks, kv_bytes, transfer_s, now + wait_s, doomed)
 
     def look(self, fetch: Fetch, now: float) -> FetchState:
@@ -324,20 +297,20 @@ class KvFetcher:
         if now < fetch.ends_s:
             return FetchState.UNDER_WAY
         keeper = self._keeper_of(fetch.remote)
-        if self._troubles.kv_hung or (keeper is not None and keeper.hung):
+        if self._link.troubles.kv_hung or (keeper is not None and keeper.hung):
             fetch.ends_s = now + LOOK_AGAIN_S
             return FetchState.UNDER_WAY
         if fetch.doomed or keeper is None:
-            self._observer.on_failed_transfer()
+            self._link.observer.on_failed_transfer()
             return FetchState.FAILED
-        self._observer.on_transfer(fetch.transfer_s, fetch.kv_bytes, fetch.blocks)
+        self._link.observer.on_transfer(fetch.transfer_s, fetch.kv_bytes, fetch.blocks)
         true = keeper.read(fetch.remote, fetch.prompt_ids)
         return FetchState.LANDED if true else FetchState.SPOILT
 
     def _keeper_of(self, remote: RemoteKv) -> KvKeeper | None:
         """The keeper, unless it is dead or another incarnation listens at its address."""
-        keeper = self._channels.find(remote.address)
-        return keeper if keeper is not None and keeper.engine_id == remote.engine_id else None
+        keeper = self._link.channels.find(remote.address)
+        return keeper if keeper is not None and keeper.link.engine_id == remote.engine_id else None
 
 
 # --- One incarnation's connection to other engines: its name, its address and its faults.
@@ -356,14 +329,4 @@ class KvLink:
     connector: Connector = field(default_factory=Connector)
     layout: object = None
     troubles: KvTroubles = field(default_factory=Untroubled)
-    observer: KvObserver = field(default_factory=Unobserved)
-
-    def open_keeper(self, pool: BlockPool) -> KvKeeper:
-        """The prefill side, which other engines find from now on."""
-        keeper = KvKeeper(self.engine_id, self.layout, self.connector.lease_s, pool, self.observer)
-        self.channels.open(self.address, keeper)
-        return keeper
-
-    def make_fetcher(self) -> KvFetcher:
-        """The decode side."""
-        return KvFetcher(self.connector, self.layout, self.channels, self.troubles, self.observer)
+    observer: KvObserver = field(default_factory=KvObserver)

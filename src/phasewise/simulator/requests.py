@@ -1,16 +1,17 @@
-"""A virtual engine's sizes, the requests it gets, and its reports about steps."""
+"""A virtual engine's sizes and step times, the requests it gets, and its reports about steps."""
 
 from __future__ import annotations
 
 from array import array
 from collections import abc
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from phasewise.core.errors import UsageError
 from phasewise.core.steps import EngineStep, FinishedRequest
-from phasewise.costs.fit.step import StepWork, chunk_pairs
-from phasewise.simulator.blocks import BlockHash, chain_hash, root_hash
-from phasewise.simulator.counted_blocks import Block
+from phasewise.costs.fit.step import StepCost, StepWork, chunk_pairs
+from phasewise.simulator.blocks import Block, BlockHash, chain_hash, root_hash
 from phasewise.simulator.kv import RemoteKv
 from phasewise.simulator.tokens import ContextHash
 
@@ -251,3 +252,37 @@ class CountedRequest:
     def only_decodes(self) -> bool:
         """Whether it was preempted and all but its last token is computed again."""
         return self.outputs > 0 and self.length - self.computed_tokens == 1
+
+
+# --- Step costs for fake engines by name.
+
+PRESETS: Mapping[str, StepCost] = MappingProxyType(
+    {
+        # SmolLM2-135M, bf16, one CPU core, eager: a prompt of 512 tokens takes 0.4 s, of 6,000 9 s; a single
+        # stream takes 57 ms per token, each of 16 streams 74 ms.
+        "cpu-demo": StepCost(
+            floor_s=0.056,
+            knee_tokens=96,
+            beyond_knee_s_per_token=0.76e-3,
+            attention_s_per_token_pair=0.25e-6,
+            kv_read_s_per_token=2.2e-6,
+            per_request_s=1.1e-3,
+        ),
+        # For tests: about a millisecond per step, but long prompts are still visible.
+        "fast": StepCost(
+            floor_s=1.0e-3,
+            knee_tokens=256,
+            beyond_knee_s_per_token=2.0e-6,
+            attention_s_per_token_pair=0.5e-9,
+            kv_read_s_per_token=1.0e-9,
+            per_request_s=5.0e-6,
+        ),
+    }
+)
+
+
+def preset(name: str) -> StepCost:
+    """A cost by its name."""
+    if name not in PRESETS:
+        raise UsageError(f"unknown preset {name!r}", hint=f"accepted: {', '.join(PRESETS)}")
+    return PRESETS[name]

@@ -8,9 +8,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from phasewise.benchmark.calibrate.calibrate import CalibrateSpec, Course, calibrate
-from phasewise.benchmark.calibrate.prober import Prober
 from phasewise.benchmark.calibrate.result import Seen
-from phasewise.benchmark.calibrate.scenes import Heard, Scene
+from phasewise.benchmark.calibrate.scenes import Heard, Prober, Scene
 from phasewise.benchmark.target import Target, request_headers
 from phasewise.clients.http_client import HttpClient
 from phasewise.core.errors import EngineUnreachable, MeasurementError, UpstreamError

@@ -7,7 +7,7 @@ import pytest
 
 from phasewise.benchmark.calibrate.client_view import client_observations
 from phasewise.benchmark.calibrate.scenes import Scene, SceneLimits, plan_scenes
-from phasewise.costs.fit.observation import RegimeStore
+from phasewise.costs.fit.observation import latest_of_each_regime
 from phasewise.costs.fit.step import StepCost, StepKind, decoding, prefilling
 from phasewise.costs.fit.step_fit import fit_steps
 from phasewise.fake_engine.jitter import Jitter, JitteredCost
@@ -131,7 +131,7 @@ def test_a_known_cost_is_found_again_from_what_clients_saw(spread):
     client = VirtualClient(cost, way_in_s=0.006, way_back_s=0.002)
     scenes = plan_scenes(SceneLimits(1_500.0, 60.0, 8192, 46_592))
     played = [client.play(scene) for _ in range(3) for scene in scenes]
-    fit = fit_steps(list(RegimeStore(client_observations(played))), np.random.default_rng(0))
+    fit = fit_steps(latest_of_each_regime(client_observations(played)), np.random.default_rng(0))
     assert fit.cost.floor_s == pytest.approx(COST.floor_s, rel=0.1)
     assert fit.cost.beyond_knee_s_per_token == pytest.approx(COST.beyond_knee_s_per_token, rel=0.2)
     assert fit.fitted.front_end_s == pytest.approx(client.front_end_s, rel=0.35)

@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 
 from phasewise.benchmark.compare.ledger import (
     Entry,
+    LedgerFile,
     PredictionCheck,
     judge_prediction,
     score,
-    share_interval,
 )
-from phasewise.benchmark.compare.ledger_file import LedgerFile
 from phasewise.core.errors import ConfigError
 from phasewise.core.statistics import Interval
 from tests.benchmark.compare.builders import make_outcome, make_prediction
@@ -35,36 +34,36 @@ def test_a_prediction_stands_beside_its_outcome_once_there_is_one(ledger):
         make_prediction("a-ttft_p50"),
         make_prediction("b-ttft_p50", ratio=None, unpredictable="no fit"),
     )
-    ledger.add_prediction(one)
-    ledger.add_prediction(two)
+    ledger.add(one)
+    ledger.add(two)
     outcome = make_outcome(one.id, PredictionCheck.HELD, interval=Interval(0.4, 0.6, 0.95))
-    ledger.add_outcome(outcome)
+    ledger.add(outcome)
     assert ledger.read().entries == (Entry(one, outcome), Entry(two))
 
 
 def test_a_torn_last_line_is_passed_over_and_the_next_record_is_whole(ledger):
     one, two = make_prediction("a"), make_prediction("b")
-    ledger.add_prediction(one)
+    ledger.add(one)
     with ledger.path.open("ab") as file:
         file.write(b'{"v":1,"kind":"outcome","id":"a","he')
     assert ledger.read().entries == (Entry(one),)
     assert ledger.read().passed_over == 1
-    ledger.add_prediction(two)
+    ledger.add(two)
     assert [entry.prediction.id for entry in ledger.read().entries] == ["a", "b"]
 
 
 @given(cut=st.integers(min_value=0), tail=st.binary(max_size=40))
 def test_whatever_stands_at_the_end_of_the_file_costs_no_other_record(tmp_path_factory, cut, tail):
     ledger = LedgerFile(tmp_path_factory.mktemp("ledger") / "ledger.jsonl")
-    ledger.add_prediction(make_prediction("a"))
+    ledger.add(make_prediction("a"))
     whole = ledger.path.read_bytes()
     ledger.path.write_bytes(whole + whole[: cut % len(whole)] + tail.replace(b"\n", b""))
-    ledger.add_prediction(make_prediction("b"))
+    ledger.add(make_prediction("b"))
     assert {"a", "b"} <= {entry.prediction.id for entry in ledger.read().entries}
 
 
 def test_records_of_another_version_are_passed_over_and_unknown_fields_left_alone(ledger):
-    ledger.add_prediction(make_prediction("a"))
+    ledger.add(make_prediction("a"))
     facts = json.loads(ledger.path.read_bytes())
     lines = [facts | {"later": 1, "id": "b"}, facts | {"v": 2, "id": "c"}, facts | {"kind": "joke"}]
     with ledger.path.open("a") as file:
@@ -124,23 +123,6 @@ def test_the_score_says_how_wide_the_judged_intervals_are():
     assert score([]).median_width is None
 
 
-def test_no_trial_has_no_interval_and_few_have_a_wide_one():
-    assert share_interval(0, 0) is None
-    three = share_interval(3, 3)
-    assert three.low < 0.5
-    assert three.high == 1.0
-    # The textbook's: 10 of 10 at 95% is 72 to 100%.
-    assert share_interval(10, 10).low == pytest.approx(0.722, abs=0.001)
-
-
-@given(trials=st.integers(1, 200), data=st.data())
-def test_a_shares_interval_holds_the_share_that_was_seen(trials, data):
-    hits = data.draw(st.integers(0, trials))
-    found = share_interval(hits, trials)
-    assert 0.0 <= found.low <= hits / trials + 1e-9
-    assert hits / trials - 1e-9 <= found.high <= 1.0
-
-
 @pytest.mark.parametrize(
     ("predicted", "ratio", "measured", "held"),
     [
@@ -170,7 +152,7 @@ def test_what_was_not_predicted_or_not_measured_is_not_judged():
 
 
 def test_a_prediction_that_is_made_again_replaces_the_first(ledger):
-    ledger.add_prediction(make_prediction("a"))
-    ledger.add_prediction(replace(make_prediction("a"), fix="other words"))
+    ledger.add(make_prediction("a"))
+    ledger.add(replace(make_prediction("a"), fix="other words"))
     (found,) = ledger.read().entries
     assert found.prediction.fix == "other words"

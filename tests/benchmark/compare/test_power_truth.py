@@ -25,7 +25,7 @@ from benchmarks.bench_power import (
     virtual_block,
     virtual_readings,
 )
-from phasewise.benchmark.compare.runner import METRICS
+from phasewise.benchmark.compare.verdict import METRICS
 from phasewise.benchmark.statistics.comparison import Comparison, MetricVerdict, Pair, Scale, compare
 from phasewise.benchmark.workload.arrivals import OpenLoop
 from phasewise.benchmark.workload.plan import make_plan

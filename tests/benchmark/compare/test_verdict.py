@@ -8,8 +8,14 @@ import orjson
 import pytest
 from rich.console import Console
 
-from phasewise.benchmark.compare.runner import METRICS, RunPair, readings
-from phasewise.benchmark.compare.verdict import ComparisonResult, Rules, remarks_on
+from phasewise.benchmark.compare.verdict import (
+    METRICS,
+    ComparisonResult,
+    Rules,
+    RunPair,
+    readings,
+    remarks_on,
+)
 from phasewise.benchmark.run import BenchRun
 from phasewise.benchmark.statistics.comparison import MetricVerdict
 from phasewise.benchmark.target import Target

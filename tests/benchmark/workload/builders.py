@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from phasewise.benchmark.workload.arrivals import ClosedLoop, Load
-from phasewise.benchmark.workload.lengths import Lengths
-from phasewise.benchmark.workload.plan import PlannedRequest, PlanSpec
-from phasewise.benchmark.workload.presets import Shape
+from phasewise.benchmark.workload.drafts import PlannedRequest
+from phasewise.benchmark.workload.plan import PlanSpec
+from phasewise.benchmark.workload.presets import Lengths, Shape
 from phasewise.benchmark.workload.traces import Trace, TracedRequest
 
 

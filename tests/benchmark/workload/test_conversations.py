@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from phasewise.benchmark.workload.arrivals import ClosedLoop, OpenLoop
 from phasewise.benchmark.workload.drafts import Conversations
-from phasewise.benchmark.workload.lengths import Lengths
 from phasewise.benchmark.workload.plan import CONTEXT_MARGIN_TOKENS, Plan, make_plan
+from phasewise.benchmark.workload.presets import Lengths
 from phasewise.benchmark.workload.prompts import TEMPLATE_TOKENS
 from phasewise.core.errors import ConfigError
 from tests.benchmark.workload.builders import make_shape, make_spec, words_of

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phasewise.core.steps import EngineStep
-from phasewise.costs.fit.history import observed_steps
+from phasewise.costs.fit.observation import observed_steps
 from phasewise.costs.fit.step import StepWork, chunk_pairs, decoding, prefilling
 from phasewise.fake_engine.jitter import Jitter, JitteredCost
 from phasewise.simulator.engine import EngineShape, VirtualEngine, VirtualRequest
-from phasewise.simulator.step_times import preset
+from phasewise.simulator.requests import preset
 from tests.builders import EPOCH_S, make_finished, make_step
 from tests.fake_engine.engine_builders import make_request
 

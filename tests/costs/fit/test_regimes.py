@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phasewise.costs.fit.observation import Observation, RegimeStore, is_near, regime_of
+from phasewise.costs.fit.observation import Observation, is_near, latest_of_each_regime, regime_of
 from phasewise.costs.fit.step import StepWork, decoding, prefilling
 
 works = st.builds(
@@ -23,32 +23,21 @@ def seen(work, seconds=1.0):
 
 def test_steady_traffic_does_not_erase_what_was_seen_before():
     rare = seen(prefilling(4000), 9.0)
-    store = RegimeStore([rare], kept=10)
-    for number in range(1000):
-        store.add(seen(decoding([200 + number % 50] * 4)))
-    assert rare in list(store)
-    store.check_invariants()
+    steady = (seen(decoding([200 + number % 50] * 4)) for number in range(1000))
+    assert rare in latest_of_each_regime([rare, *steady], kept=10)
 
 
 def test_of_one_regime_the_latest_are_kept():
-    store = RegimeStore((seen(decoding([100]), float(number)) for number in range(30)), kept=4)
-    assert [each.seconds for each in store] == [26.0, 27.0, 28.0, 29.0]
+    kept = latest_of_each_regime((seen(decoding([100]), float(number)) for number in range(30)), kept=4)
+    assert [each.seconds for each in kept] == [26.0, 27.0, 28.0, 29.0]
 
 
 @given(st.lists(works, max_size=200), st.integers(1, 5))
-def test_a_store_is_bounded_and_every_observation_in_its_regime(seen_works, kept):
-    store = RegimeStore(map(seen, seen_works), kept=kept)
-    store.check_invariants()
+def test_what_is_kept_is_bounded_and_of_every_regime(seen_works, kept):
+    found = latest_of_each_regime(map(seen, seen_works), kept=kept)
     regimes = {regime_of(work) for work in seen_works}
-    assert len(store) == len(list(store)) <= kept * len(regimes)
-    assert {regime_of(each.typical) for each in store} == regimes
-
-
-def test_the_check_sees_a_stranger():
-    store = RegimeStore([seen(decoding([100]))])
-    next(iter(store._regimes.values())).append(seen(prefilling(100)))
-    with pytest.raises(AssertionError, match="another regime"):
-        store.check_invariants()
+    assert len(found) <= kept * len(regimes)
+    assert {regime_of(each.typical) for each in found} == regimes
 
 
 @given(works)

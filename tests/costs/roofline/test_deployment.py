@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phasewise.core.errors import ConfigError
+from phasewise.costs.fit.step import StepBound
 from phasewise.costs.roofline.accelerators import ACCELERATORS, Assumptions, served_by_default
-from phasewise.costs.roofline.bounds import Roof
 from phasewise.costs.roofline.deployment import Deployment
 from phasewise.costs.roofline.step_demand import PrefillChunk, decodes
 from tests.costs.deployments import NAMES, deploy
@@ -89,8 +89,8 @@ def test_the_ridge_point_is_where_a_batch_of_16_bit_weights_stops_being_free():
     engine = deploy(assumptions=Assumptions(compute=1.0, bandwidth=1.0))
     assert engine.rates.ridge == pytest.approx(989.4e12 / 3.35e12)
     assert engine.compute_bound_batch() == pytest.approx(295, abs=2)
-    assert engine.step(decodes(400, 0)).bound is Roof.COMPUTE
-    assert engine.step(decodes(8, 0)).bound is Roof.WEIGHT_READS
+    assert engine.step(decodes(400, 0)).bound is StepBound.COMPUTE
+    assert engine.step(decodes(8, 0)).bound is StepBound.WEIGHTS
 
 
 def test_with_long_contexts_decode_never_becomes_compute_bound():
@@ -160,8 +160,8 @@ def test_vllm_takes_small_steps_on_an_a100_though_its_memory_is_large():
 def test_what_binds_a_prompt_is_judged_over_all_its_chunks():
     engine = deploy()
     first, *_, last = (engine.step(chunk).bound for chunk in engine.prefill_chunks(32_768))
-    assert (first, last) == (Roof.COMPUTE, Roof.ATTENTION)
-    assert engine.prefill(32_768).bound is Roof.COMPUTE
+    assert (first, last) == (StepBound.COMPUTE, StepBound.ATTENTION)
+    assert engine.prefill(32_768).bound is StepBound.COMPUTE
 
 
 def test_eight_bit_arithmetic_speeds_up_a_long_prefill_and_four_bit_weights_do_not():

@@ -93,14 +93,14 @@ def test_llama_3_8b_is_counted_to_the_last_parameter():
 def test_a_13b_multi_head_model_keeps_800_kb_per_token_and_3_3_gb_at_4k():
     model = example("llama-13b-multi-head")
     assert model.attention.kind is AttentionKind.MULTI_HEAD
-    assert model.kv_bytes_per_token() == 819_200
+    assert model.kv_bytes(1) == 819_200
     assert model.kv_bytes(4096) == pytest.approx(3.3e9, rel=0.02)
 
 
 def test_the_demo_model_keeps_23_kb_per_token():
     model = example("smollm2-135m")
     assert model.parameters == 134_515_008
-    assert model.kv_bytes_per_token() == 2 * 30 * 3 * 64 * 2 == 23_040
+    assert model.kv_bytes(1) == 2 * 30 * 3 * 64 * 2 == 23_040
 
 
 def test_sharing_keys_and_values_shrinks_the_cache_by_the_heads_that_share():
@@ -111,7 +111,7 @@ def test_sharing_keys_and_values_shrinks_the_cache_by_the_heads_that_share():
 def test_a_latent_cache_is_one_vector_per_layer_and_token():
     model = example("deepseek-v3")
     assert model.attention.kind is AttentionKind.LATENT
-    assert model.kv_bytes_per_token() == 61 * (512 + 64) * 2
+    assert model.kv_bytes(1) == 61 * (512 + 64) * 2
     assert model.kv_shrink == pytest.approx(128 * (192 + 128) / 576)
 
 

@@ -6,9 +6,8 @@ import pytest
 
 from phasewise.benchmark.session import RunSpec, measure
 from phasewise.benchmark.workload.arrivals import OpenLoop
-from phasewise.benchmark.workload.lengths import Lengths
 from phasewise.benchmark.workload.plan import PlanSpec
-from phasewise.benchmark.workload.presets import Shape
+from phasewise.benchmark.workload.presets import Lengths, Shape
 from phasewise.core.latency import ttft_breakdown
 from phasewise.core.slo import DEFAULT_SLO
 from phasewise.core.timeline import Part, Source

@@ -20,7 +20,7 @@ from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.fleet.config import CacheConfig
 from phasewise.simulator.engine import EngineShape
-from phasewise.simulator.step_times import PRESETS
+from phasewise.simulator.requests import PRESETS
 from tests.costs.fits import make_fit
 from tests.gateway.harness import ADMIN_KEY, eventually, running_gateway
 from tests.raw_server import raw_server

@@ -34,7 +34,7 @@ from phasewise.gateway.processes.replicas import (
     engine_id,
 )
 from phasewise.scheduling.ledger import IDLE
-from phasewise.simulator.step_times import PRESETS
+from phasewise.simulator.requests import PRESETS
 from tests.gateway.gateway_process import running_process
 from tests.gateway.harness import chat_body, eventually
 from tests.scheduling.worlds import make_world

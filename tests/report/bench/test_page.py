@@ -15,7 +15,8 @@ from phasewise.benchmark.results import build_report
 from phasewise.benchmark.run import BenchRun, GeneratorHealth
 from phasewise.benchmark.target import Target
 from phasewise.benchmark.workload.arrivals import ClosedLoop, OpenLoop
-from phasewise.benchmark.workload.plan import Plan, PlannedRequest
+from phasewise.benchmark.workload.drafts import PlannedRequest
+from phasewise.benchmark.workload.plan import Plan
 from phasewise.core import latency
 from phasewise.core.slo import Slo
 from phasewise.core.timeline import Outcome, Part, Source

@@ -3,11 +3,9 @@ from __future__ import annotations
 import pytest
 
 from phasewise.benchmark.workload.arrivals import ClosedLoop, OpenLoop, Replay, Spacing
-from phasewise.benchmark.workload.drafts import Conversations
-from phasewise.benchmark.workload.lengths import Lengths
+from phasewise.benchmark.workload.drafts import Conversations, Written
 from phasewise.benchmark.workload.plan import PlanSpec, fitted
-from phasewise.benchmark.workload.presets import PRESETS, PresetName
-from phasewise.benchmark.workload.texts import Written
+from phasewise.benchmark.workload.presets import PRESETS, Lengths, PresetName
 from phasewise.benchmark.workload.traces import Trace
 from phasewise.report.bench.wording import load_in_words, workload_in_words
 

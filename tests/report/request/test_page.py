@@ -61,7 +61,7 @@ def test_the_height_of_a_block_is_not_taken_for_a_share():
 def test_bytes_are_those_of_the_models_shape():
     text = page()
     model = KNOWN.architecture
-    assert model.kv_bytes_per_token() == 2 * 2 * 2 * 16 * 2
+    assert model.kv_bytes(1) == 2 * 2 * 2 * 16 * 2
     assert "its KV cache, up to 26.4 kB" in text  # 103 tokens of 256 bytes
     assert "with 2 bytes per KV element" in text
 

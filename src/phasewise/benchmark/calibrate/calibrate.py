@@ -11,9 +11,15 @@ from random import Random
 import numpy as np
 
 from phasewise.benchmark.calibrate.client_view import client_observations, heard_in_full
-from phasewise.benchmark.calibrate.prober import Prober
 from phasewise.benchmark.calibrate.result import Calibration, Seen
-from phasewise.benchmark.calibrate.scenes import ROUNDS_WANTED, Played, Scene, SceneLimits, plan_scenes
+from phasewise.benchmark.calibrate.scenes import (
+    ROUNDS_WANTED,
+    Played,
+    Prober,
+    Scene,
+    SceneLimits,
+    plan_scenes,
+)
 from phasewise.benchmark.target import Target, find_target
 from phasewise.benchmark.workload.plan import CONTEXT_TOKENS
 from phasewise.clients.engine_metrics import fetch_metrics
@@ -22,9 +28,8 @@ from phasewise.clients.http_client import HttpClient
 from phasewise.clients.step_feed import StepFeed, default_steps_url
 from phasewise.core.errors import MeasurementError, PhasewiseError, UpstreamError
 from phasewise.core.steps import EngineStep
-from phasewise.costs.fit.history import StepHistory, observed_steps
 from phasewise.costs.fit.misfit import check_form
-from phasewise.costs.fit.observation import RegimeStore
+from phasewise.costs.fit.observation import StepHistory, latest_of_each_regime, observed_steps
 from phasewise.costs.fit.step_fit import fit_steps
 from phasewise.engines.known import USUAL
 
@@ -117,7 +122,7 @@ async def calibrate(url: str, spec: CalibrateSpec, course: Course | None = None)
             feed.close()
     after = read_cpu_times()
     history = gathered.history()
-    kept = list(RegimeStore(history.observations))
+    kept = latest_of_each_regime(history.observations)
     fit = fit_steps(kept, np.random.default_rng(spec.seed))
     return Calibration(
         url=client.base_url,

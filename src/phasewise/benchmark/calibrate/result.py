@@ -159,7 +159,7 @@ class Calibration:
                 "missed": [_cell(cell) for cell in self.form.missed],
             },
             "predictions": [self._prediction(work) for work in (*prefill_works(), *self.decode_works)],
-            "bound_by": [_binding(each) for each in self.bindings],
+            "bound_by": [{"kind": each.work.kind} | asdict(each) for each in self.bindings],
             "busy": [asdict(each) for each in self.busy],
             "machine": None if self.machine is None else self.machine.to_dict(),
         }
@@ -199,13 +199,3 @@ def decode_works(context_tokens: int = CONTEXTS_TOKENS[0]) -> list[StepWork]:
 
 def _cell(cell: Cell) -> dict[str, Any]:
     return {"kind": cell.kind, "work": asdict(cell.work), "visits": cell.visits, "off_by": cell.off_by}
-
-
-def _binding(each: Binding) -> dict[str, Any]:
-    return {
-        "kind": each.work.kind,
-        "work": asdict(each.work),
-        "seconds": each.seconds,
-        "bound": each.bound,
-        "share": each.share,
-    }

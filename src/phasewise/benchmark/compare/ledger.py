@@ -1,17 +1,23 @@
-"""Predictions, their outcomes, and the score over all of them."""
+"""Predictions, their outcomes, the score over all of them, and the ledger on disk that keeps them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import fcntl
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from enum import StrEnum
-from math import inf, sqrt
-from statistics import NormalDist, median
+from math import inf
+from pathlib import Path
+from statistics import median
 
+import orjson
+from pydantic import TypeAdapter
+
+from phasewise.benchmark.statistics.bootstrap import share_interval
 from phasewise.benchmark.statistics.comparison import Comparison, Scale
+from phasewise.core.errors import ConfigError
 from phasewise.core.statistics import Interval
-
-SCORE_CONFIDENCE = 0.95
 
 
 class PredictionCheck(StrEnum):
@@ -98,11 +104,6 @@ class Score:
     median_width: float | None = None
 
 
-def paired(predictions: Sequence[Prediction], outcomes: Mapping[str, MeasuredOutcome]) -> tuple[Entry, ...]:
-    """Every prediction with its outcome, in the order they were made."""
-    return tuple(Entry(prediction, outcomes.get(prediction.id)) for prediction in predictions)
-
-
 def score(entries: Sequence[Entry]) -> Score:
     """Keep score of the figures that fixes aimed at."""
     aimed = [entry for entry in entries if entry.prediction.aim]
@@ -142,20 +143,6 @@ def _sign_right(entry: Entry) -> bool | None:
     if any(each.low <= 1.0 <= each.high for each in (predicted, outcome.interval)):
         return None
     return (outcome.interval.high < 1.0) == (predicted.high < 1.0)
-
-
-def share_interval(hits: int, trials: int, confidence: float = SCORE_CONFIDENCE) -> Interval | None:
-    """The Wilson interval of a share with `hits` of `trials`; None without a trial.
-
-    It stays within 0 and 1, and has a width even if every trial was a hit.
-    """
-    if trials == 0:
-        return None
-    z = NormalDist().inv_cdf(0.5 + confidence / 2)
-    seen, spread = hits / trials, z * z / trials
-    middle = (seen + spread / 2) / (1 + spread)
-    half = z * sqrt(seen * (1 - seen) / trials + spread / (4 * trials)) / (1 + spread)
-    return Interval(max(0.0, middle - half), min(1.0, middle + half), confidence)
 
 
 # --- Whether a measurement confirms a prediction; both are ratios of after to before.
@@ -199,3 +186,96 @@ def measured_ratio(comparison: Comparison) -> tuple[float | None, Interval | Non
         return None, None
     found = comparison.interval
     return 1.0 + comparison.change, Interval(1.0 + found.low, 1.0 + found.high, found.confidence)
+
+
+# --- The ledger on disk: one JSON record per line, append-only.
+#
+# A record is on disk before the call returns. A killed writer leaves at most one incomplete line, which
+# readers skip.
+
+LEDGER_VERSION = 1
+LEDGER_NAME = "ledger.jsonl"
+_PRIVATE_FILE = 0o600
+_KINDS: dict[str, TypeAdapter[Prediction | MeasuredOutcome]] = {
+    "prediction": TypeAdapter(Prediction),
+    "outcome": TypeAdapter(MeasuredOutcome),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerContents:
+    """The contents of a ledger; `passed_over` lines are incomplete or of another version."""
+
+    entries: tuple[Entry, ...]
+    passed_over: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerFile:
+    """A ledger to which predictions and outcomes are appended."""
+
+    path: Path
+
+    def check_writable(self) -> None:
+        """ConfigError if the file is not writable, before an hour of measuring."""
+        os.close(self._open())
+
+    def add(self, record: Prediction | MeasuredOutcome) -> None:
+        """Append a prediction, or the outcome of one."""
+        kind = "prediction" if isinstance(record, Prediction) else "outcome"
+        line = orjson.dumps({"v": LEDGER_VERSION, "kind": kind} | asdict(record)) + b"\n"
+        descriptor = self._open()
+        try:
+            # Two commands may end at once.
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            size = os.fstat(descriptor).st_size
+            ends_whole = size == 0 or os.pread(descriptor, 1, size - 1) == b"\n"
+            os.write(descriptor, line if ends_whole else b"\n" + line)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def read(self) -> LedgerContents:
+        """All readable entries; a missing file is an empty ledger."""
+        try:
+            lines = self.path.read_bytes().splitlines()
+        except FileNotFoundError:
+            return LedgerContents(())
+        except OSError as error:
+            raise ConfigError(
+                f"the ledger {self.path} cannot be read ({error.strerror})",
+                hint="give another file with --ledger",
+            ) from error
+        predictions: dict[str, Prediction] = {}
+        outcomes: dict[str, MeasuredOutcome] = {}
+        passed_over = 0
+        for line in filter(None, lines):
+            found = _record(line)
+            if isinstance(found, Prediction):
+                predictions[found.id] = found
+            elif isinstance(found, MeasuredOutcome):
+                outcomes[found.id] = found
+            else:
+                passed_over += 1
+        entries = (Entry(prediction, outcomes.get(prediction.id)) for prediction in predictions.values())
+        return LedgerContents(tuple(entries), passed_over)
+
+    def _open(self) -> int:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            return os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, _PRIVATE_FILE)
+        except OSError as error:
+            raise ConfigError(
+                f"the ledger {self.path} cannot be written ({error.strerror})",
+                hint="give another file with --ledger",
+            ) from error
+
+
+def _record(line: bytes) -> Prediction | MeasuredOutcome | None:
+    """The record of a line; None if it is incomplete or of another version."""
+    try:
+        facts = orjson.loads(line)
+        # Fields may be added within a version: unknown ones are ignored.
+        return _KINDS[facts["kind"]].validate_python(facts) if facts["v"] == LEDGER_VERSION else None
+    except (LookupError, TypeError, ValueError):
+        return None

@@ -9,32 +9,106 @@ from typing import Any
 import numpy as np
 import orjson
 
-from phasewise.benchmark.compare.runner import METRICS, RunPair, readings
 from phasewise.benchmark.notes import STOLEN_WORTH_A_NOTE
 from phasewise.benchmark.results import DEFINITIONS
-from phasewise.benchmark.run import BenchRun
-from phasewise.benchmark.statistics.change_point import find_change
+from phasewise.benchmark.run import CUT_SHORT, BenchRun
 from phasewise.benchmark.statistics.comparison import (
+    Block,
     Comparison,
     Control,
+    Kind,
     Metric,
     MetricVerdict,
     Pair,
     Quotient,
     Readings,
     compare,
-    control_verdict,
     pairs_needed,
 )
+from phasewise.benchmark.statistics.stationarity import find_change
 from phasewise.clients.host import stolen_share
 from phasewise.core import latency
 from phasewise.core.slo import Slo
 from phasewise.core.statistics import quantile
-from phasewise.core.timeline import Outcome
+from phasewise.core.timeline import Outcome, Timeline
 from phasewise.core.units import share
 
 FAILED_WORTH_A_REMARK = 0.01
 COMPARISON_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RunPair:
+    """The same requests on each arm, one after the other."""
+
+    a: BenchRun
+    b: BenchRun
+
+    @property
+    def in_order(self) -> tuple[BenchRun, BenchRun]:
+        """The two runs as they were measured."""
+        first, second = sorted((self.a, self.b), key=lambda run: run.started_unix_s)
+        return first, second
+
+
+# --- The metrics that two servers are compared by, and how they follow from a block's timelines.
+
+NEVER_S = 3600.0
+"""The latency of a failed request: longer than any that was answered."""
+
+METRICS = (
+    Metric("ttft_p50", "TTFT p50", Kind.QUANTILE, False, share=0.5, censored_at=NEVER_S),
+    Metric("ttft_p90", "TTFT p90", Kind.QUANTILE, False, share=0.9, decides=False, censored_at=NEVER_S),
+    Metric("tpot_p50", "TPOT p50", Kind.QUANTILE, False, share=0.5),
+    Metric("tpot_p90", "TPOT p90", Kind.QUANTILE, False, share=0.9, decides=False),
+    Metric("itl_p50", "ITL p50", Kind.QUANTILE, False, share=0.5),
+    Metric("itl_p99", "ITL p99", Kind.QUANTILE, False, share=0.99, decides=False),
+    Metric("e2e_p50", "E2E p50", Kind.QUANTILE, False, share=0.5, censored_at=NEVER_S),
+    Metric("throughput", "tokens/s", Kind.RATE, True, decides=False),
+    Metric("goodput", "SLO met", Kind.SHARE, True, decides=False),
+)
+
+
+def readings(run: BenchRun, slo: Slo, warm_up_requests: int) -> Block:
+    """What a block contributes to every metric, without its warm-up requests."""
+    counted = [timeline for timeline in run.timelines[warm_up_requests:] if timeline.reason != CUT_SHORT]
+    ttfts_s = [_or_never(latency.ttft_s(timeline)) for timeline in counted]
+    tpots_s = _known(map(latency.tpot_s, counted))
+    gaps_s = [gap_s for timeline in counted for gap_s in latency.chunk_gaps_s(timeline)]
+    met = sum(latency.meets(timeline, slo) for timeline in counted)
+    return {
+        "ttft_p50": ttfts_s,
+        "ttft_p90": ttfts_s,
+        "tpot_p50": tpots_s,
+        "tpot_p90": tpots_s,
+        "itl_p50": gaps_s,
+        "itl_p99": gaps_s,
+        "e2e_p50": [_or_never(latency.e2e_s(timeline)) for timeline in counted],
+        "throughput": _throughput(counted),
+        "goodput": Quotient(met, len(counted)),
+    }
+
+
+def _throughput(counted: Sequence[Timeline]) -> Quotient:
+    """Output tokens of the counted requests, over the time from their first arrival to their last end."""
+    if not counted:
+        return Quotient(0.0, 0.0)
+    tokens = sum(timeline.output_tokens or 0 for timeline in counted)
+    starts_s = min(timeline.started_unix_s for timeline in counted)
+    ends_s = max(timeline.started_unix_s + timeline.ended_s for timeline in counted)
+    return Quotient(tokens, ends_s - starts_s)
+
+
+def _or_never(latency_s: float | None) -> float:
+    # Leaving failures out would make a server look faster the more it sheds.
+    return NEVER_S if latency_s is None else latency_s
+
+
+def _known(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+# --- The verdict.
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +128,7 @@ class Rules:
 
     def control(self, pairs: Sequence[RunPair], rng: np.random.Generator) -> Control:
         """Compare A with itself."""
-        return control_verdict(
-            self._readings(pairs), self.metrics, rng, family_alpha=self.alpha, margin=self.margin
-        )
+        return Control.of(self.compare(pairs, rng))
 
     def needed(self, control: Control) -> int | None:
         """How many pairs make it likely that equal servers are called equivalent; None if no number does."""
@@ -77,10 +149,10 @@ class Rules:
         )
 
     def _readings(self, pairs: Sequence[RunPair]) -> list[Pair]:
-        return [Pair(self._of(pair.a), self._of(pair.b)) for pair in pairs]
-
-    def _of(self, run: BenchRun) -> dict[str, Any]:
-        return dict(readings(run, self.slo, self.warm_up_requests))
+        return [
+            Pair(*(readings(run, self.slo, self.warm_up_requests) for run in (pair.a, pair.b)))
+            for pair in pairs
+        ]
 
 
 SPREADS = (("ttft_p50", "TTFT", "requests"), ("tpot_p50", "TPOT", "requests"), ("itl_p50", "ITL", "gaps"))

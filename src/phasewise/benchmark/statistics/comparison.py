@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import expm1, isfinite, log1p, sqrt
 from statistics import NormalDist
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -123,41 +124,32 @@ class Comparison:
     reason: str = ""
 
 
-class ControlOutcome(StrEnum):
-    """What a comparison of A with itself says about the method of comparison."""
-
-    ALIKE = "alike"
-    """A pair's two slots were compared, and no difference was found."""
-    DIFFERS = "differs"
-    UNKNOWN = "unknown"
-    """None of the deciding metrics could be compared: the control says nothing."""
-
-
 @dataclass(frozen=True, slots=True)
 class Control:
-    """A compared with itself. `differing` names the metrics in which a pair's two slots differ."""
+    """A compared with itself. `differing` names the metrics in which a pair's two slots differ.
+
+    A difference here comes from the placement or order of blocks.
+    """
 
     comparisons: tuple[Comparison, ...]
     differing: tuple[str, ...]
 
-    @property
-    def judged(self) -> bool:
-        """Whether any of the deciding metrics could be compared."""
-        return any(
-            each.metric.decides and each.verdict is not MetricVerdict.UNKNOWN for each in self.comparisons
-        )
-
-    @property
-    def outcome(self) -> ControlOutcome:
-        """Any metric can show a difference; only a deciding metric can show likeness."""
-        if self.differing:
-            return ControlOutcome.DIFFERS
-        return ControlOutcome.ALIKE if self.judged else ControlOutcome.UNKNOWN
+    @classmethod
+    def of(cls, comparisons: tuple[Comparison, ...]) -> Self:
+        """The control whose pairs, of A and A, were compared so."""
+        unlike = {MetricVerdict.BETTER, MetricVerdict.WORSE}
+        return cls(comparisons, tuple(each.metric.name for each in comparisons if each.verdict in unlike))
 
     @property
     def alike(self) -> bool:
-        """Whether a difference between A and B can be attributed to B."""
-        return self.outcome is ControlOutcome.ALIKE
+        """Whether a difference between A and B can be attributed to B.
+
+        Any metric can show a difference; only a deciding metric can show likeness.
+        """
+        known = (
+            each.verdict is not MetricVerdict.UNKNOWN for each in self.comparisons if each.metric.decides
+        )
+        return not self.differing and any(known)
 
 
 def compare(
@@ -179,23 +171,6 @@ def compare(
     """
     rules = _Strictness(alpha=family_alpha / max(1, len(metrics)), margin=margin)
     return tuple(_compare_one(pairs, metric, rng, rules, resamples) for metric in metrics)
-
-
-def control_verdict(
-    pairs: Sequence[Pair],
-    metrics: Sequence[Metric],
-    rng: np.random.Generator,
-    *,
-    family_alpha: float = 0.05,
-    margin: float = 0.05,
-    resamples: int = 2000,
-) -> Control:
-    """Compare A with itself: a difference here comes from the placement or order of blocks, not from B."""
-    found = compare(pairs, metrics, rng, family_alpha=family_alpha, margin=margin, resamples=resamples)
-    differing = tuple(
-        each.metric.name for each in found if each.verdict in (MetricVerdict.BETTER, MetricVerdict.WORSE)
-    )
-    return Control(found, differing)
 
 
 def pairs_needed(

@@ -54,22 +54,12 @@ class TrialOutcome:
     answered: int | None = None
     mean_open: float | None = None
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.met <= self.offered or self.offered < 1:
-            raise ValueError(f"{self.met} of {self.offered} requests cannot have met the SLO")
-        if self.answered is not None and not self.met <= self.answered <= self.offered:
-            raise ValueError(f"{self.answered} of {self.offered} requests cannot have been answered")
-
 
 @dataclass(frozen=True, slots=True)
 class StopSearch:
     """Sent in place of an outcome: the search ends here, and its result begins with the reason."""
 
     reason: str
-
-    def __post_init__(self) -> None:
-        if not self.reason:
-            raise ValueError("StopSearch needs a reason")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +112,6 @@ def search_max_rate(
     SLO, too, and before a trial whose arrivals would take all trials beyond `max_seconds`. The time of a
     trial's last replies is not included.
     """
-    if start_per_s <= 0 or not 0 < attainment < 1 or min(tolerance, max_trials, most_requests) <= 0:
-        raise ValueError(
-            "a search needs a rate, a tolerance, trials and requests above 0 and an attainment below 1"
-        )
     search = _Search(_Terms(attainment, confidence, tolerance, most_requests, max_seconds), max_trials)
     while (rate := search.next_rate(start_per_s)) is not None:
         yield from search.try_rate(rate)
@@ -256,14 +242,10 @@ class _Search:
         held = any(self._tried(rate).held for rate in self._tallies)
         if outcome.mean_open is None or outcome.mean_open >= 1 or held:
             return ""
-        most = self._most_met(self._tally(rate_per_s))
-        if most >= self._terms.attainment * exp(-2 * outcome.mean_open):
+        interval = self._interval(self._tally(rate_per_s))
+        if interval is None or interval.high >= self._terms.attainment * exp(-2 * outcome.mean_open):
             return ""
         return "not even a lone request meets the SLO"
-
-    def _most_met(self, tally: _RateTally) -> float:
-        interval = self._interval(tally)
-        return 1.0 if interval is None else interval.high
 
     def _interval(self, tally: _RateTally) -> Interval | None:
         """The interval of a rate's share, with the strongest clustering of misses in the whole search."""

@@ -1,4 +1,4 @@
-"""Requests without their times, drafted from a shape, a trace or written prompts."""
+"""Requests drafted from a shape, a trace or written prompts; the plan adds their index and their time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import cycle
 from math import inf
 from random import Random
 
-from phasewise.benchmark.workload.presets import Shape
+from phasewise.benchmark.workload.presets import Lengths, Shape
 from phasewise.benchmark.workload.prompts import (
     TEMPLATE_TOKENS,
     WORDS,
@@ -20,9 +20,31 @@ from phasewise.benchmark.workload.prompts import (
     write_messages,
     write_text,
 )
-from phasewise.benchmark.workload.texts import Written
 from phasewise.benchmark.workload.traces import Trace, TracedRequest
-from phasewise.core.errors import UsageError
+from phasewise.core.errors import ConfigError, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Prompts to be sent as they are, however long that is, and how much is to be answered.
+
+    `about` says in a few words what is asked. Only outputs have a length that can be chosen.
+    """
+
+    about: str
+    prompts: tuple[str, ...] = field(repr=False)
+    output_tokens: int | Lengths
+
+    def __post_init__(self) -> None:
+        if not self.prompts or not all(self.prompts):
+            raise ConfigError("a workload without prompts", hint="write at least one, and none that is empty")
+
+    @property
+    def output(self) -> Lengths:
+        """How long outputs are, whichever way it was said."""
+        tokens = self.output_tokens
+        return tokens if isinstance(tokens, Lengths) else Lengths.fixed(tokens)
+
 
 CHARACTERS_PER_TOKEN = 4
 """Of written text, roughly; only a tokenizer knows exactly."""
@@ -31,19 +53,40 @@ OWN_WORDS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
-    """A request without its index and time in a run; its fields mean the same as in the plan."""
+class PlannedRequest:
+    """One request to send: at a time (open loop), or when a slot is free (`at_s` is None).
 
+    A later turn of a conversation has `turn` above 0. Its `messages` are the new user message alone, which
+    follows the history with the engine's real replies; it is due `think_s` after the previous reply ended,
+    and its `prompt_tokens` are an estimate of the whole.
+
+    The first `shared_words` of the messages also begin an earlier request. The first `kept_words` of the last
+    message belong to blocks that others may share: fitting does not change them. Fitting does not change a
+    request `as_written` at all.
+    """
+
+    index: int
+    at_s: float | None
     messages: tuple[Message, ...]
     max_tokens: int
     prompt_tokens: int
+    turn: int = 0
+    think_s: float = 0.0
     shared_words: int = 0
     kept_words: int = 0
-    think_s: float = 0.0
     as_written: bool = False
 
+    @property
+    def fresh_words(self) -> int:
+        """Words that no earlier request of the plan had at this position.
 
-def drafts_of_shape(shape: Shape, ruler: TextRuler, seed: int, opening: str) -> Iterator[Draft]:
+        A word is one token or more: of a prompt of n tokens, at most n minus these can come from a cache that
+        only this run has filled.
+        """
+        return max(sum(word_count(message.content) for message in self.messages) - self.shared_words, 0)
+
+
+def drafts_of_shape(shape: Shape, ruler: TextRuler, seed: int, opening: str) -> Iterator[PlannedRequest]:
     """Endless requests of a shape."""
     sizes, words, choices = stream(seed, "sizes"), stream(seed, "words"), stream(seed, "choices")
     used: set[int] = set()
@@ -54,11 +97,15 @@ def drafts_of_shape(shape: Shape, ruler: TextRuler, seed: int, opening: str) -> 
         chosen = choices.randrange(shape.shared_prefixes)
         if not shares:
             messages = _open(write_messages(prompt_tokens, None, words, ruler), opening)
-            yield Draft(messages, max_tokens, prompt_tokens, shared_words=_opening_words(messages, opening))
+            yield PlannedRequest(
+                0, None, messages, max_tokens, prompt_tokens, shared_words=_opening_words(messages, opening)
+            )
             continue
         system = write_text(ruler.words(shape.shared_prefix_tokens), stream(seed, "shared prefix", chosen))
         messages = _open(write_messages(prompt_tokens, system, words, ruler), opening)
-        yield Draft(
+        yield PlannedRequest(
+            0,
+            None,
             messages,
             max_tokens,
             # A short prompt still has the whole system prompt.
@@ -70,7 +117,7 @@ def drafts_of_shape(shape: Shape, ruler: TextRuler, seed: int, opening: str) -> 
 
 def drafts_of_trace(
     trace: Trace, requests: Iterable[TracedRequest], ruler: TextRuler, seed: int, opening: str
-) -> Iterator[Draft]:
+) -> Iterator[PlannedRequest]:
     """The given requests of a trace, in order, with text in which equal blocks are equal words.
 
     A block's words follow from the seed and its id alone. The chat template's tokens are taken off the end
@@ -85,7 +132,9 @@ def drafts_of_trace(
         words = max(ruler.words(request.prompt_tokens - ruler.template_tokens), kept_words, 1)
         text = opened(_traced_text(block_words, request, words, seed, number), opening)
         messages = (Message("user", text),)
-        yield Draft(
+        yield PlannedRequest(
+            0,
+            None,
             messages,
             max(request.output_tokens, 1),
             max(request.prompt_tokens, max(kept_blocks * trace.block_tokens, 1) + ruler.template_tokens),
@@ -94,7 +143,7 @@ def drafts_of_trace(
         )
 
 
-def drafts_of_written(written: Written, seed: int, opening: str) -> Iterator[Draft]:
+def drafts_of_written(written: Written, seed: int, opening: str) -> Iterator[PlannedRequest]:
     """Written prompts, without end: shuffled once, then repeated in that order.
 
     A prompt is sent as it is. In a run with an opening a line precedes it, `Note: <the run's words> <the
@@ -109,7 +158,9 @@ def drafts_of_written(written: Written, seed: int, opening: str) -> Iterator[Dra
         own = write_text(OWN_WORDS, words)
         text = f"Note: {opening} {own}.\n\n{prompt}" if opening else prompt
         again = word_count(prompt) if number >= len(order) else 0
-        yield Draft(
+        yield PlannedRequest(
+            0,
+            None,
             (Message("user", text),),
             written.output.draw(sizes),
             written_tokens(text),
@@ -181,11 +232,11 @@ class Conversations:
 def later_turns(
     conversations: Conversations,
     shape: Shape,
-    first: Draft,
+    first: PlannedRequest,
     budget_tokens: int,
     rng: Random,
     ruler: TextRuler,
-) -> Iterator[Draft]:
+) -> Iterator[PlannedRequest]:
     """The turns after the first, as long as prompt and output fit into `budget_tokens`.
 
     The length of a turn's prompt is an estimate. A reply may be tokenized differently than it was generated,
@@ -200,5 +251,5 @@ def later_turns(
         prompt_tokens = before.prompt_tokens + before.max_tokens + user_tokens + ruler.template_tokens
         if prompt_tokens + max_tokens > budget_tokens - turn * ruler.template_tokens:
             return
-        before = Draft((Message("user", text),), max_tokens, prompt_tokens, think_s=think_s)
+        before = PlannedRequest(0, None, (Message("user", text),), max_tokens, prompt_tokens, think_s=think_s)
         yield before

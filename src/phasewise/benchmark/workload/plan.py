@@ -15,7 +15,8 @@ from typing import Self
 from phasewise.benchmark.workload.arrivals import ClosedLoop, Load, OpenLoop, Replay, arrival_times_s
 from phasewise.benchmark.workload.drafts import (
     Conversations,
-    Draft,
+    PlannedRequest,
+    Written,
     drafts_of_shape,
     drafts_of_trace,
     drafts_of_written,
@@ -30,9 +31,7 @@ from phasewise.benchmark.workload.prompts import (
     TextRuler,
     resized,
     stream,
-    word_count,
 )
-from phasewise.benchmark.workload.texts import Written
 from phasewise.benchmark.workload.traces import Trace, TracedRequest
 from phasewise.core.errors import ConfigError, UsageError
 from phasewise.core.units import bound
@@ -119,40 +118,6 @@ class PlanSpec:
                 "requests that a plan may hold",
                 hint=f"use a duration of at most {floor(PLAN_LIMIT / per_s)} s, or a lower rate",
             )
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedRequest:
-    """One request to send: at a time (open loop), or when a slot is free (`at_s` is None).
-
-    A later turn of a conversation has `turn` above 0. Its `messages` are the new user message alone, which
-    follows the history with the engine's real replies; it is due `think_s` after the previous reply ended,
-    and its `prompt_tokens` are an estimate of the whole.
-
-    The first `shared_words` of the messages also begin an earlier request. The first `kept_words` of the last
-    message belong to blocks that others may share: fitting does not change them. Fitting does not change a
-    request `as_written` at all.
-    """
-
-    index: int
-    at_s: float | None
-    messages: tuple[Message, ...]
-    max_tokens: int
-    prompt_tokens: int
-    turn: int = 0
-    think_s: float = 0.0
-    shared_words: int = 0
-    kept_words: int = 0
-    as_written: bool = False
-
-    @property
-    def fresh_words(self) -> int:
-        """Words that no earlier request of the plan had at this position.
-
-        A word is one token or more: of a prompt of n tokens, at most n minus these can come from a cache that
-        only this run has filled.
-        """
-        return max(sum(word_count(message.content) for message in self.messages) - self.shared_words, 0)
 
 
 Thread = tuple[PlannedRequest, ...]
@@ -351,22 +316,9 @@ def _fitting(requests: Iterable[TracedRequest], context_tokens: int, limit: int)
     return _TakenRequests(taken, left_out, goes_on=False)
 
 
-def _thread(turns: list[Draft], index: int, at_s: float | None) -> Thread:
-    return tuple(
-        PlannedRequest(
-            index=index + turn,
-            at_s=at_s if turn == 0 else None,
-            messages=draft.messages,
-            max_tokens=draft.max_tokens,
-            prompt_tokens=draft.prompt_tokens,
-            turn=turn,
-            think_s=draft.think_s,
-            shared_words=draft.shared_words,
-            kept_words=draft.kept_words,
-            as_written=draft.as_written,
-        )
-        for turn, draft in enumerate(turns)
-    )
+def _thread(turns: list[PlannedRequest], index: int, at_s: float | None) -> Thread:
+    first, *later = (replace(draft, index=index + turn, turn=turn) for turn, draft in enumerate(turns))
+    return (replace(first, at_s=at_s), *later)
 
 
 def _times_s(spec: PlanSpec, seed: int) -> Iterator[float | None]:

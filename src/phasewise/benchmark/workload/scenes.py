@@ -6,15 +6,9 @@ from dataclasses import replace
 from random import Random, SystemRandom
 
 from phasewise.benchmark.workload.arrivals import ClosedLoop, OpenLoop
-from phasewise.benchmark.workload.lengths import Lengths
-from phasewise.benchmark.workload.plan import (
-    CONTEXT_MARGIN_TOKENS,
-    Plan,
-    PlannedRequest,
-    PlanSpec,
-    make_plan,
-)
-from phasewise.benchmark.workload.presets import Shape
+from phasewise.benchmark.workload.drafts import PlannedRequest
+from phasewise.benchmark.workload.plan import CONTEXT_MARGIN_TOKENS, Plan, PlanSpec, make_plan
+from phasewise.benchmark.workload.presets import Lengths, Shape
 from phasewise.benchmark.workload.prompts import Message, opened, write_opening
 
 

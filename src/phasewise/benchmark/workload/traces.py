@@ -73,7 +73,9 @@ def read_trace(path: Path) -> Trace:
         raise ConfigError(f"the trace {path} is not text", hint=ACCEPTED) from error
     if not requests:
         raise ConfigError(f"the trace {path} holds no requests", hint=ACCEPTED)
-    return Trace(path.stem, _from_zero(requests), block_tokens)
+    in_order = sorted(requests, key=lambda request: request.at_s)
+    from_zero = (replace(request, at_s=request.at_s - in_order[0].at_s) for request in in_order)
+    return Trace(path.stem, tuple(from_zero), block_tokens)
 
 
 def mooncake_lines(trace: Trace) -> Iterator[bytes]:
@@ -107,12 +109,6 @@ def _requests(path: Path, lines: _Lines) -> tuple[list[TracedRequest], int]:
         except _Unusable as error:
             raise ConfigError(f"{path}, line {number}: {error}", hint=ACCEPTED) from error
     return requests, block_tokens
-
-
-def _from_zero(requests: list[TracedRequest]) -> tuple[TracedRequest, ...]:
-    in_order = sorted(requests, key=lambda request: request.at_s)
-    start_s = in_order[0].at_s
-    return tuple(replace(request, at_s=request.at_s - start_s) for request in in_order)
 
 
 def _azure_columns(header: str) -> tuple[int, ...]:

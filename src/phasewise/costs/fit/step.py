@@ -151,6 +151,7 @@ class StepBound(StrEnum):
     ATTENTION = "attention"
     KV_READS = "reading the KV cache"
     REQUESTS = "work per request"
+    NETWORK = "network"
 
 
 _BOUND_OF = {
@@ -164,13 +165,12 @@ _BOUND_OF = {
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """What bounds a step: its largest part's share, and how long reading the weights alone would take."""
+    """What bounds a step: its largest part, and that part's share."""
 
     work: StepWork
     seconds: float
     bound: StepBound
     share: float
-    weights_read_s: float | None = None
 
 
 def binding(cost: StepCost, work: StepWork, weights_read_s: float | None = None) -> Binding:
@@ -183,7 +183,7 @@ def binding(cost: StepCost, work: StepWork, weights_read_s: float | None = None)
     seconds = sum(by_bound.values())
     largest = max(by_bound, key=lambda bound: by_bound[bound])
     share = by_bound[largest] / seconds if seconds > 0 else 0.0
-    return Binding(work, seconds, largest, share, weights_read_s)
+    return Binding(work, seconds, largest, share)
 
 
 def _floor(floor_s: float, weights_read_s: float | None) -> dict[StepBound, float]:

@@ -55,26 +55,16 @@ class Attention:
     @property
     def parameters(self) -> int:
         """The weights of the projections."""
+        wide, latent = self.heads * self.head_dim, self.latent
         output = self.heads * self.value_dim * self.hidden_size
-        if self.latent is None:
-            query = self.hidden_size * self.heads * self.head_dim
-            return query + self.hidden_size * self.kv_heads * (self.head_dim + self.value_dim) + output
-        return self._latent_query_parameters + self._latent_kv_parameters + output
-
-    @property
-    def _latent_query_parameters(self) -> int:
-        rank = self.latent.query_rank if self.latent else None
-        wide = self.heads * self.head_dim
-        return self.hidden_size * wide if rank is None else rank * (self.hidden_size + wide)
-
-    @property
-    def _latent_kv_parameters(self) -> int:
-        if self.latent is None:
-            return 0
-        rank, rope_dim = self.latent.kv_rank, self.latent.rope_dim
-        return self.hidden_size * (rank + rope_dim) + rank * self.heads * (
-            self.head_dim - rope_dim + self.value_dim
-        )
+        if latent is None:
+            keys_and_values = self.kv_heads * (self.head_dim + self.value_dim)
+            return self.hidden_size * (wide + keys_and_values) + output
+        rank = latent.query_rank
+        query = self.hidden_size * wide if rank is None else rank * (self.hidden_size + wide)
+        expanded = self.heads * (self.head_dim - latent.rope_dim + self.value_dim)
+        compressed = self.hidden_size * (latent.kv_rank + latent.rope_dim) + latent.kv_rank * expanded
+        return query + compressed + output
 
     @property
     def kv_elements(self) -> int:
@@ -245,10 +235,6 @@ class Architecture:
             self.dense_parameters * precision.dense_bytes + self.expert_parameters * precision.expert_bytes
         )
         return blocks + (self.parameters - self.block_parameters) * precision.table_bytes
-
-    def kv_bytes_per_token(self, kv_bytes_per_element: float = 2.0) -> float:
-        """KV cache that one more token takes while no window is full."""
-        return self.kv_bytes(1, kv_bytes_per_element)
 
     def kv_bytes(self, context_tokens: int, kv_bytes_per_element: float = 2.0) -> float:
         """KV cache of one request with so many tokens; a layer with a window keeps at most the window."""

@@ -8,9 +8,17 @@ from dataclasses import dataclass
 from phasewise.core.errors import ConfigError
 from phasewise.costs.roofline.accelerators import ASSUMED, Accelerator, Assumptions
 from phasewise.costs.roofline.architecture import Architecture
-from phasewise.costs.roofline.bounds import Rates, StepTime, TotalTime, step_time
 from phasewise.costs.roofline.precision import Arithmetic
-from phasewise.costs.roofline.step_demand import PrefillChunk, StepDemand, decodes, demand_of
+from phasewise.costs.roofline.step_demand import (
+    PrefillChunk,
+    Rates,
+    StepDemand,
+    StepTime,
+    TotalTime,
+    decodes,
+    demand_of,
+    step_time,
+)
 
 FURTHEST = 1 << 24
 """Where the search for the token or the batch at which something changes gives up."""

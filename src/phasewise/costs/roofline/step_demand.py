@@ -1,4 +1,4 @@
-"""The work of one engine step: arithmetic, weights to read, KV cache to read and to write.
+"""The work of an engine step: arithmetic, weights to read, KV cache to read and to write; how long it takes.
 
 Totals, before they are divided among devices. Activations between kernels and the few embedding rows are
 left out, because they are small in comparison.
@@ -7,8 +7,9 @@ left out, because they are small in comparison.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
+from phasewise.costs.fit.step import StepBound
 from phasewise.costs.roofline.architecture import Architecture, LayerGroup
 
 
@@ -72,7 +73,7 @@ def demand_of(
         attention_flops=float(sum(_attention_flops(group, chunk) for group, chunk in pairs)),
         weight_bytes=_weight_bytes(architecture, tokens, sampled),
         kv_read_bytes=sum(_kv_read_elements(group, chunk) for group, chunk in pairs) * kv_element_bytes,
-        kv_written_bytes=tokens * architecture.kv_bytes_per_token(kv_element_bytes),
+        kv_written_bytes=tokens * architecture.kv_bytes(1, kv_element_bytes),
         score_bytes=2.0 * sum(_scores(group, chunk) for group, chunk in pairs),
     )
 
@@ -106,3 +107,129 @@ def _weight_bytes(architecture: Architecture, tokens: int, sampled: int) -> floa
     )
     head = architecture.embedding_parameters * precision.table_bytes if sampled else 0.0
     return architecture.dense_parameters * precision.dense_bytes + experts * precision.expert_bytes + head
+
+
+# --- How long that takes on a group of devices: per kernel, the slower of arithmetic and memory.
+#
+# Weights and attention are kernels of their own, so their times add up; within each, arithmetic and reads
+# overlap.
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """The rates of all devices of a replica together: peaks times the assumed shares.
+
+    `kv_copies` is how many copies of the KV cache exist, for heads that cannot be divided further.
+    """
+
+    block_flops_per_s: float
+    flops_per_s: float
+    bytes_per_s: float
+    kv_copies: float = 1.0
+
+    @property
+    def ridge(self) -> float:
+        """FLOPs per byte at which matrix products turn from bandwidth-bound to compute-bound."""
+        return self.block_flops_per_s / self.bytes_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """A step's time by part; arithmetic and memory of one kernel overlap, everything else adds up."""
+
+    compute_s: float
+    weight_read_s: float
+    attention_compute_s: float
+    kv_s: float
+    network_s: float
+    overhead_s: float
+
+    @property
+    def total_s(self) -> float:
+        return self.linear_s + self.attention_s + self.network_s + self.overhead_s
+
+    @property
+    def linear_s(self) -> float:
+        """Everything that multiplies by weights."""
+        return max(self.compute_s, self.weight_read_s)
+
+    @property
+    def attention_s(self) -> float:
+        """Everything that works on the KV cache."""
+        return max(self.attention_compute_s, self.kv_s)
+
+    @property
+    def linear_roof(self) -> StepBound:
+        """Which side of the weight kernels takes longer."""
+        return StepBound.COMPUTE if self.compute_s > self.weight_read_s else StepBound.WEIGHTS
+
+    @property
+    def attention_roof(self) -> StepBound:
+        """Which side of the KV cache kernels takes longer."""
+        return StepBound.ATTENTION if self.attention_compute_s > self.kv_s else StepBound.KV_READS
+
+    @property
+    def bound(self) -> StepBound:
+        """What takes the longest."""
+        return TotalTime((self,)).bound
+
+
+@dataclass(frozen=True, slots=True)
+class TotalTime:
+    """Consecutive steps, such as the chunks of a prompt, part by part."""
+
+    steps: tuple[StepTime, ...]
+
+    @property
+    def total_s(self) -> float:
+        return sum(step.total_s for step in self.steps)
+
+    @property
+    def sums(self) -> StepTime:
+        """Each part over all steps; of its derived figures none holds, because sides overlap step by step."""
+        return StepTime(*(sum(getattr(step, part.name) for step in self.steps) for part in fields(StepTime)))
+
+    @property
+    def parts(self) -> tuple[tuple[tuple[StepBound, ...], float], ...]:
+        """The parts that add up, each with its roof, or with two where the longer side varies by step."""
+        linear = {step.linear_roof for step in self.steps}
+        attention = {step.attention_roof for step in self.steps}
+        return (
+            (
+                tuple(roof for roof in (StepBound.COMPUTE, StepBound.WEIGHTS) if roof in linear),
+                sum(step.linear_s for step in self.steps),
+            ),
+            (
+                tuple(roof for roof in (StepBound.ATTENTION, StepBound.KV_READS) if roof in attention),
+                sum(step.attention_s for step in self.steps),
+            ),
+            ((StepBound.NETWORK,), self.sums.network_s),
+            ((StepBound.OVERHEAD,), self.sums.overhead_s),
+        )
+
+    @property
+    def bound(self) -> StepBound:
+        """What takes the longest; of a part's two sides, the one that is longer over all steps."""
+        sums = self.sums
+        sides = {
+            StepBound.COMPUTE: sums.compute_s,
+            StepBound.WEIGHTS: sums.weight_read_s,
+            StepBound.ATTENTION: sums.attention_compute_s,
+            StepBound.KV_READS: sums.kv_s,
+        }
+        roofs, _ = max(self.parts, key=lambda part: part[1])
+        return max(roofs, key=lambda roof: sides.get(roof, 0.0))
+
+
+def step_time(demand: StepDemand, rates: Rates, network_s: float, overhead_s: float) -> StepTime:
+    """The time of a step's work at these rates."""
+    head_s = demand.head_flops / rates.flops_per_s
+    kv_bytes = (demand.kv_read_bytes + demand.kv_written_bytes) * rates.kv_copies
+    return StepTime(
+        compute_s=demand.block_flops / rates.block_flops_per_s + head_s,
+        weight_read_s=demand.weight_bytes / rates.bytes_per_s,
+        attention_compute_s=demand.attention_flops / rates.flops_per_s,
+        kv_s=kv_bytes / rates.bytes_per_s,
+        network_s=network_s,
+        overhead_s=overhead_s,
+    )

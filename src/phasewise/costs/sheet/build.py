@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from phasewise.core.units import dollars, duration, significant, size
-from phasewise.costs.roofline.bounds import TotalTime
 from phasewise.costs.roofline.capacity import (
     Capacity,
     OperatingPoint,
@@ -15,7 +14,7 @@ from phasewise.costs.roofline.capacity import (
 )
 from phasewise.costs.roofline.lever_effects import lever_effects
 from phasewise.costs.roofline.precision import Arithmetic
-from phasewise.costs.roofline.step_demand import decodes
+from phasewise.costs.roofline.step_demand import TotalTime, decodes
 from phasewise.costs.sheet.facts import (
     Column,
     FactTable,
@@ -32,11 +31,6 @@ from phasewise.costs.sheet.facts import (
 )
 from phasewise.costs.sheet.phases import decode_section, prefill_section, sum_formula
 from phasewise.costs.sheet.shape import memory_section, shape_section
-
-
-def capacity_of(asked: SheetSubject) -> Capacity:
-    """The most of this traffic that a replica carries."""
-    return largest_within(asked.deployment, asked.traffic, asked.slo, asked.max_num_seqs)
 
 
 def load_section(asked: SheetSubject, capacity: Capacity) -> Section:
@@ -179,7 +173,7 @@ def lever_section(asked: SheetSubject, batch: int) -> Section:
 
 def sheet_of(asked: SheetSubject) -> Sheet:
     """Everything about a model on these devices under this traffic."""
-    capacity = capacity_of(asked)
+    capacity = largest_within(asked.deployment, asked.traffic, asked.slo, asked.max_num_seqs)
     sections = [
         shape_section(asked),
         memory_section(asked),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from phasewise.core.units import duration, significant
+from phasewise.costs.fit.step import StepBound
 from phasewise.costs.roofline.architecture import Attention
-from phasewise.costs.roofline.bounds import Roof, TotalTime
 from phasewise.costs.roofline.deployment import Deployment
 from phasewise.costs.roofline.precision import Arithmetic
-from phasewise.costs.roofline.step_demand import PrefillChunk, StepDemand, decodes
+from phasewise.costs.roofline.step_demand import PrefillChunk, StepDemand, TotalTime, decodes
 from phasewise.costs.sheet.facts import (
     Column,
     FactTable,
@@ -27,12 +27,12 @@ from phasewise.costs.sheet.facts import (
 )
 
 _PART_NAMES = {
-    Roof.COMPUTE: "compute",
-    Roof.WEIGHT_READS: "weights",
-    Roof.ATTENTION: "attention",
-    Roof.KV_READS: "KV cache",
-    Roof.NETWORK: "all-reduces",
-    Roof.OVERHEAD: "overhead",
+    StepBound.COMPUTE: "compute",
+    StepBound.WEIGHTS: "weights",
+    StepBound.ATTENTION: "attention",
+    StepBound.KV_READS: "KV cache",
+    StepBound.NETWORK: "all-reduces",
+    StepBound.OVERHEAD: "overhead",
 }
 
 
@@ -41,7 +41,7 @@ def sum_formula(time: TotalTime) -> str:
     return " + ".join(f"{seconds(part_s)} {_part_name(roofs)}" for roofs, part_s in time.parts if part_s)
 
 
-def _part_name(roofs: tuple[Roof, ...]) -> str:
+def _part_name(roofs: tuple[StepBound, ...]) -> str:
     name = " or ".join(_PART_NAMES[roof] for roof in roofs)
     return name if len(roofs) == 1 else f"{name}, chunk by chunk"
 

@@ -53,7 +53,7 @@ def memory_section(asked: SheetSubject) -> Section:
     """What a request's KV cache takes, and how many fit."""
     deployment = asked.deployment
     model, space = deployment.architecture, deployment.kv_capacity_bytes
-    per_token = model.kv_bytes_per_token(deployment.kv_element_bytes)
+    per_token = model.kv_bytes(1, deployment.kv_element_bytes)
     space_text = size(space) if space > 0 else f"none: {size(-space)} too little"
     return Section(
         "KV cache and memory",

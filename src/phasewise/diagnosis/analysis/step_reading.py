@@ -17,7 +17,7 @@ from phasewise.core.steps import (
     StepLog,
     TimedStep,
 )
-from phasewise.costs.fit.history import FIRST_TOKEN_SLACK_S, observed_steps
+from phasewise.costs.fit.observation import FIRST_TOKEN_SLACK_S, observed_steps
 from phasewise.costs.fit.step import CostPart, StepCost, StepWork
 
 COLD_FACTOR = 3.0

@@ -16,8 +16,14 @@ import numpy as np
 
 from phasewise.core.errors import MeasurementError
 from phasewise.core.steps import EngineStep, StepLog
-from phasewise.costs.fit.history import observed_steps
-from phasewise.costs.fit.observation import Observation, Regime, RegimeStore, is_near, regime_of
+from phasewise.costs.fit.observation import (
+    Observation,
+    Regime,
+    is_near,
+    latest_of_each_regime,
+    observed_steps,
+    regime_of,
+)
 from phasewise.costs.fit.step import StepCost, StepKind, StepWork
 from phasewise.costs.fit.step_fit import StepFit, error_span, fit_steps
 from phasewise.diagnosis.analysis.attribution import Logs
@@ -201,7 +207,7 @@ def fit_window(
         if left <= 0:
             break
     try:
-        found = fit_steps(list(RegimeStore(observations, kept=KEPT_PER_REGIME)), rng, draws=DRAWS)
+        found = fit_steps(latest_of_each_regime(observations, KEPT_PER_REGIME), rng, draws=DRAWS)
     except MeasurementError:
         return None
     return replace(found, engines=frozenset(alike))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from phasewise.benchmark.workload.arrivals import ClosedLoop, Load, OpenLoop, Spacing
-from phasewise.benchmark.workload.lengths import Lengths
+from phasewise.benchmark.workload.drafts import Written
 from phasewise.benchmark.workload.plan import PlanSpec
-from phasewise.benchmark.workload.presets import Shape
-from phasewise.benchmark.workload.texts import Written
+from phasewise.benchmark.workload.presets import Lengths, Shape
 from phasewise.benchmark.workload.traces import Trace
 from phasewise.core.units import share, significant
 

@@ -8,11 +8,10 @@ import pytest
 
 from benchmarks.copying import COPYING
 from phasewise.benchmark.workload.arrivals import ClosedLoop, OpenLoop, Replay
-from phasewise.benchmark.workload.drafts import CHARACTERS_PER_TOKEN, Conversations
-from phasewise.benchmark.workload.lengths import Lengths
+from phasewise.benchmark.workload.drafts import CHARACTERS_PER_TOKEN, Conversations, Written
 from phasewise.benchmark.workload.plan import PLAN_LIMIT, Plan, PlanSpec, make_plan, refitted
+from phasewise.benchmark.workload.presets import Lengths
 from phasewise.benchmark.workload.prompts import write_opening
-from phasewise.benchmark.workload.texts import Written
 from phasewise.core.errors import ConfigError
 
 THREE = Written("test", ("Say one.", "Say two.", "Say three."), 8)

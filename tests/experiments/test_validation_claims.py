@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from phasewise.core.errors import ConfigError
-from phasewise.experiments.validate import claims
-from phasewise.experiments.validate.claims import (
+from phasewise.experiments import validation_claims as claims
+from phasewise.experiments.validation_claims import (
     CLAIMS,
     ClaimOutcome,
     StepResult,

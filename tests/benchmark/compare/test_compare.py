@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from phasewise.benchmark.compare.arms import UrlArm
-from phasewise.benchmark.compare.runner import measure_pairs
+from phasewise.benchmark.compare.compare import measure_pairs
 from phasewise.benchmark.run import BenchRun, GeneratorHealth
 from phasewise.benchmark.session import RunSpec
 from phasewise.benchmark.target import Target

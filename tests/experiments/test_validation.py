@@ -16,14 +16,14 @@ from phasewise.cli.app import app
 from phasewise.core.errors import ConfigError, FleetError, MeasurementError
 from phasewise.costs.fit import step_fit
 from phasewise.costs.fit.step import StepCost
-from phasewise.experiments.validate import run as validation
-from phasewise.experiments.validate.claims import ClaimOutcome, read_judged
-from phasewise.experiments.validate.run import planted_traffic, prefill_s
+from phasewise.experiments import validation
+from phasewise.experiments.validation import planted_traffic, prefill_s
+from phasewise.experiments.validation_claims import ClaimOutcome, read_judged
 from phasewise.fake_engine.engine import FakeEngine, FakeEngineConfig
 from phasewise.fleet.config import load_fleet
 from phasewise.fleet.engines.environment import EngineEnvironment
 from phasewise.simulator.engine import EngineShape
-from phasewise.simulator.step_times import PRESETS
+from phasewise.simulator.requests import PRESETS
 from tests.real_engine import free_port
 
 COST = StepCost(4e-3, 96, 54e-6, 8e-9, 0.1e-6, 0.05e-3)

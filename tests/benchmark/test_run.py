@@ -1,6 +1,6 @@
 """What the generator notes of its own prompts is what a gateway would note of them."""
 
-from phasewise.benchmark.recording import RequestRecording
+from phasewise.benchmark.run import RequestRecording
 from phasewise.benchmark.workload.prompts import Message
 from tests.core.test_text_marks import prose
 

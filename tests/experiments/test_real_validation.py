@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from phasewise.experiments.validate.claims import read_judged
+from phasewise.experiments.validation_claims import read_judged
 from tests.paths import ROOT
 
 pytestmark = pytest.mark.real

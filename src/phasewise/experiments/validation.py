@@ -10,17 +10,15 @@ from pathlib import Path
 
 from phasewise.benchmark.calibrate.calibrate import CalibrateSpec
 from phasewise.benchmark.calibrate.result import Calibration
-from phasewise.benchmark.compare.compare import ComparePlan, compare_arms
-from phasewise.benchmark.compare.fleets_in_turn import FleetsInTurn
-from phasewise.benchmark.compare.runner import METRICS, Measure
-from phasewise.benchmark.compare.verdict import Rules
+from phasewise.benchmark.compare.arms import FleetsInTurn
+from phasewise.benchmark.compare.compare import ComparePlan, Measure, compare_arms
+from phasewise.benchmark.compare.verdict import METRICS, Rules
 from phasewise.benchmark.run import BenchRun
 from phasewise.benchmark.session import RunSpec
 from phasewise.benchmark.statistics.comparison import FEWEST_PAIRS
 from phasewise.benchmark.workload.arrivals import ClosedLoop
-from phasewise.benchmark.workload.lengths import Lengths
 from phasewise.benchmark.workload.plan import CONTEXT_MARGIN_TOKENS, PlanSpec
-from phasewise.benchmark.workload.presets import Shape
+from phasewise.benchmark.workload.presets import Lengths, Shape
 from phasewise.core.errors import ConfigError, FleetError, MeasurementError, PhasewiseError
 from phasewise.core.slo import DEFAULT_SLO, Slo
 from phasewise.core.timeline import Outcome as RequestOutcome
@@ -30,7 +28,7 @@ from phasewise.diagnosis.diagnose import Known, find_cause
 from phasewise.diagnosis.gather.own_run import concurrency_of, observed
 from phasewise.diagnosis.gather.target import identify
 from phasewise.experiments.fleet_change import FleetChange, fleet_with_settings
-from phasewise.experiments.validate.claims import StepResult, without_names
+from phasewise.experiments.validation_claims import StepResult, without_names
 from phasewise.fleet.config import FleetConfig
 from phasewise.fleet.local.run_files import RunPaths, read_state
 

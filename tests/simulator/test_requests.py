@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from benchmarks.bench_power import PhaseScaled
 from phasewise.core.errors import ConfigError
 from phasewise.costs.fit.step import StepWork
-from phasewise.simulator.step_times import preset
+from phasewise.simulator.requests import preset
 
 CHUNK = 2048
 
