@@ -18,7 +18,7 @@ from phasewise.benchmark.run import BenchRun
 from phasewise.benchmark.session import RunSpec, measure
 from phasewise.benchmark.workload.presets import Shape
 from phasewise.cli.outputs import Interrupts
-from phasewise.report.bench.wording import workload_in_words
+from phasewise.report.bench.measured import workload_in_words
 from phasewise.report.live_view import live_line, status
 
 

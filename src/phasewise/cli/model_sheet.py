@@ -12,7 +12,7 @@ from phasewise.core.errors import UsageError
 from phasewise.costs.roofline.accelerators import ACCELERATORS, ASSUMPTION_MEANINGS
 from phasewise.costs.roofline.precision import KvDtype, WeightScheme
 from phasewise.report.console import out
-from phasewise.report.model_sheet_view import render
+from phasewise.report.model_view import render
 
 
 def sheet(

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from phasewise.core.caching import CacheResult
 from phasewise.core.units import NONE, duration, elapsed, long_duration, share
-from phasewise.report.text_tables import text_table
+from phasewise.report.console import text_table
 from phasewise.semantic_match.evidence import Maturity
 from phasewise.semantic_match.matching import Sort
 

@@ -14,7 +14,7 @@ from phasewise.core.units import counted, duration, elapsed, milliseconds, numbe
 from phasewise.costs.fit.misfit import Cell
 from phasewise.costs.fit.step import Binding, CostPart, StepBound, StepKind, StepWork
 from phasewise.costs.fit.step_fit import CONFIDENCE, error_span
-from phasewise.report.text_tables import text_table
+from phasewise.report.console import text_table
 
 _UNITS = {
     CostPart.FLOOR: (1e3, "ms per step"),

@@ -10,7 +10,7 @@ from phasewise.core.units import NONE, counted, duration, size
 from phasewise.core.worker import Role
 from phasewise.fleet.check.facts import EngineFacts, FleetFacts, TrialFacts
 from phasewise.fleet.check.judgement import CheckFinding, CheckResult
-from phasewise.report.text_tables import aligned
+from phasewise.report.console import aligned
 
 ROLE_STYLES = {Role.PREFILL: "blue", Role.DECODE: "green", Role.MIXED: "default"}
 """The colours of the phases, as in reports and on the dashboard."""

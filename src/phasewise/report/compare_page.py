@@ -22,8 +22,18 @@ from phasewise.report.charts import (
 )
 from phasewise.report.compare_table import HEADINGS, cells, conclusion, notes
 from phasewise.report.drawn_charts import chart_grid, drawn
-from phasewise.report.layout import defined, facts, repeat_section, section, strip, whole_page
-from phasewise.report.markup import Html, element, table, together
+from phasewise.report.markup import (
+    Html,
+    defined,
+    element,
+    facts,
+    repeat_section,
+    section,
+    strip,
+    table,
+    together,
+    whole_page,
+)
 
 UNITS = "Latencies in milliseconds, tokens per second, and the share of requests that met the SLO."
 COLOURS = {

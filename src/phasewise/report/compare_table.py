@@ -9,7 +9,7 @@ from rich.text import Text
 from phasewise.benchmark.compare.verdict import ComparisonResult
 from phasewise.benchmark.statistics.comparison import Comparison, Kind, MetricVerdict, Scale
 from phasewise.core.units import NONE, milliseconds, number, share
-from phasewise.report.text_tables import text_table
+from phasewise.report.console import text_table
 
 _STYLES = {
     MetricVerdict.BETTER: "bold green",

@@ -22,8 +22,7 @@ from phasewise.benchmark.demo_traffic import MARK, USERS
 from phasewise.core.units import counted, duration, elapsed, long_duration
 from phasewise.fleet.local.gateway_run import GatewayState, WorkerReport
 from phasewise.fleet.local.state import FleetState, MemberState, ProcessStage
-from phasewise.report.console import err, out
-from phasewise.report.text_tables import aligned
+from phasewise.report.console import aligned, err, out
 
 _STYLES = {
     ProcessStage.READY: "green",

@@ -23,8 +23,8 @@ from phasewise.core.units import change, share
 from phasewise.diagnosis.advice.fix import Fix
 from phasewise.experiments.fix_trial import FixTrial
 from phasewise.experiments.fleet_change import FleetChange
+from phasewise.report.console import text_table
 from phasewise.report.diagnosis.words import interval_in_words
-from phasewise.report.text_tables import text_table
 
 HELD_WORDS = {
     PredictionCheck.HELD: ("held", "bold green"),

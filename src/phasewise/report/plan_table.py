@@ -15,7 +15,7 @@ from phasewise.planning.disaggregation import Pays
 from phasewise.planning.figures import CONFIDENCE, FleetFigures, SimulatedFigures
 from phasewise.planning.plan import CapacityPlan, PlannedFleet
 from phasewise.planning.trials import Goal
-from phasewise.report.text_tables import text_table
+from phasewise.report.console import text_table
 
 _VERDICTS = {Pays.YES: "pays", Pays.NO: "does not pay", Pays.UNDECIDED: "makes no clear difference"}
 

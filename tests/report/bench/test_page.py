@@ -20,9 +20,8 @@ from phasewise.core import latency
 from phasewise.core.slo import Slo
 from phasewise.core.timeline import Outcome, Part, Source
 from phasewise.core.units import bound, duration, durations, share
-from phasewise.report.bench.concurrency import gaps_by_concurrency
+from phasewise.report.bench.measured import gaps_by_concurrency
 from phasewise.report.bench.page import DETAILED, Measured, render_page
-from phasewise.report.bench.phases import PHASES, UNEXPLAINED, stretches
 from phasewise.report.bench.run_charts import (
     BAR_LIMIT,
     POINT_LIMIT,
@@ -46,6 +45,7 @@ from phasewise.report.charts import (
 )
 from phasewise.report.drawn_charts import drawn
 from phasewise.report.markup import Html, element, embedded_json
+from phasewise.report.time_parts import PHASES, UNEXPLAINED, stretches
 from tests.builders import EPOCH_S, make_span, make_step, make_timeline
 
 SLO = Slo(ttft_s=1.0, tpot_s=0.15)

@@ -6,14 +6,24 @@ from collections.abc import Mapping, Sequence
 
 from phasewise.benchmark.statistics.summary import Summary
 from phasewise.core.units import counted, duration, number, share
-from phasewise.report.bench.phases import Measured
+from phasewise.report.bench.measured import Measured
 from phasewise.report.bench.sections import interval, notes, objective, run_sections, verdict
 from phasewise.report.bench.sweep_charts import goodput_by_load, trade_offs
 from phasewise.report.bench.table import SWEEP_LATENCIES
 from phasewise.report.charts import even_sample
 from phasewise.report.drawn_charts import chart_grid
-from phasewise.report.layout import defined, facts, repeat_section, section, strip, whole_page
-from phasewise.report.markup import Html, element, table, together
+from phasewise.report.markup import (
+    Html,
+    defined,
+    element,
+    facts,
+    repeat_section,
+    section,
+    strip,
+    table,
+    together,
+    whole_page,
+)
 
 DETAILED = 8
 """Of at most this many loads of a sweep, everything is drawn: more would make the page too large."""

@@ -9,8 +9,7 @@ from phasewise.benchmark.statistics.summary import Summary
 from phasewise.core import latency
 from phasewise.core.timeline import Outcome, Timeline
 from phasewise.core.units import AxisScale, bound, duration, scale_for
-from phasewise.report.bench.concurrency import MIN_GAPS, counted_by_engine, gaps_by_concurrency
-from phasewise.report.bench.phases import IN_ORDER, Measured, PhaseStyle, stretches
+from phasewise.report.bench.measured import MIN_GAPS, Measured, counted_by_engine, gaps_by_concurrency
 from phasewise.report.charts import (
     Axis,
     Chart,
@@ -25,6 +24,7 @@ from phasewise.report.charts import (
     share_axis,
     upright,
 )
+from phasewise.report.time_parts import IN_ORDER, PhaseStyle, stretches
 
 BAR_LIMIT = 400
 """At most this many requests are drawn as bars; more would be thinner than a pixel."""

@@ -9,12 +9,11 @@ from phasewise.benchmark.results import BenchReport
 from phasewise.benchmark.statistics.summary import Summary, readings_needed
 from phasewise.core.units import NONE, bound, count, counted, duration, durations, number, share
 from phasewise.report.bench import run_charts
-from phasewise.report.bench.phases import Measured
+from phasewise.report.bench.measured import Measured
 from phasewise.report.bench.table import account_rows, typical_rows
-from phasewise.report.diagnosis.ledger_rows import ledger
 from phasewise.report.drawn_charts import chart_grid, drawn
-from phasewise.report.layout import section
-from phasewise.report.markup import Html, element, table, together
+from phasewise.report.markup import Html, element, section, table, together
+from phasewise.report.time_parts import ledger
 
 PERCENTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))
 

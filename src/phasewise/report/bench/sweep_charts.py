@@ -9,7 +9,7 @@ from phasewise.benchmark.results import BenchReport
 from phasewise.benchmark.statistics.summary import Summary
 from phasewise.benchmark.workload.arrivals import ClosedLoop, Load, OpenLoop
 from phasewise.core.units import AxisScale, bound, duration, number, scale_for, share
-from phasewise.report.bench.phases import Measured
+from phasewise.report.bench.measured import Measured
 from phasewise.report.charts import (
     Axis,
     Chart,

@@ -15,8 +15,8 @@ from phasewise.benchmark.run import CUT_SHORT
 from phasewise.benchmark.statistics.max_rate import MaxRate
 from phasewise.benchmark.statistics.summary import Summary
 from phasewise.core.units import NONE, bound, count, duration, elapsed, milliseconds, number, share
-from phasewise.report.diagnosis.ledger_rows import LedgerRow, rows_of_parts, share_in_words, with_rest
-from phasewise.report.text_tables import text_table
+from phasewise.report.console import text_table
+from phasewise.report.time_parts import LedgerRow, rows_of_parts, share_in_words, with_rest
 
 LINE_COLUMNS = 80
 LOAD_COLUMNS = 10

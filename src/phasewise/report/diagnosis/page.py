@@ -14,15 +14,24 @@ from phasewise.diagnosis.analysis.attribution import explained, readings_of
 from phasewise.diagnosis.evidence import Evidence
 from phasewise.diagnosis.verdict import Ruling, Verdict
 from phasewise.report.diagnosis import sections, words
-from phasewise.report.diagnosis.ledger_rows import ledger, start_rows, stream_rows
 from phasewise.report.diagnosis.sections import examples, waterfalls
 from phasewise.report.diagnosis.stall_scene import SPAN_S, StallScene, worst_scenes
 from phasewise.report.diagnosis.step_charts import step_chart
 from phasewise.report.diagnosis.surroundings import engines_in_words, engines_table, workload_section
 from phasewise.report.diagnosis.words import tpot_in_words, ttft_in_words
 from phasewise.report.drawn_charts import drawn
-from phasewise.report.layout import defined, facts, moment, section, strip, whole_page
-from phasewise.report.markup import Html, element, together
+from phasewise.report.markup import (
+    Html,
+    defined,
+    element,
+    facts,
+    moment,
+    section,
+    strip,
+    together,
+    whole_page,
+)
+from phasewise.report.time_parts import ledger, start_rows, stream_rows
 
 # --- The definitions that the page prints.
 

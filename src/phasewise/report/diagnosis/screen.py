@@ -17,15 +17,15 @@ from phasewise.diagnosis.advice.fix import Fix
 from phasewise.diagnosis.finding import Finding
 from phasewise.diagnosis.verdict import Ruling, Verdict
 from phasewise.report.diagnosis import words
-from phasewise.report.diagnosis.ledger_rows import (
+from phasewise.report.diagnosis.surroundings import engines_in_words, workload_in_words
+from phasewise.report.diagnosis.words import how_in_words, prediction_in_words, tpot_in_words, ttft_in_words
+from phasewise.report.time_parts import (
     LedgerRow,
     share_in_words,
     start_rows,
     stream_rows,
     worth_a_row,
 )
-from phasewise.report.diagnosis.surroundings import engines_in_words, workload_in_words
-from phasewise.report.diagnosis.words import how_in_words, prediction_in_words, tpot_in_words, ttft_in_words
 
 # --- Paragraphs, facts and bullets, wrapped to the screen's width.
 

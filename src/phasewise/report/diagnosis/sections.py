@@ -13,12 +13,11 @@ from phasewise.diagnosis.advice.fix import Figure, Fix
 from phasewise.diagnosis.analysis.window_summary import WindowSummary
 from phasewise.diagnosis.finding import Finding
 from phasewise.diagnosis.verdict import Verdict
-from phasewise.report.bench.phases import PHASES, stretches
 from phasewise.report.diagnosis import words
 from phasewise.report.diagnosis.stall_scene import DrawnStall
 from phasewise.report.diagnosis.words import FIGURES, interval_in_words, prediction_in_words
-from phasewise.report.layout import request, stacked, swatched
-from phasewise.report.markup import Html, element, table, together
+from phasewise.report.markup import Html, element, request, stacked, swatched, table, together
+from phasewise.report.time_parts import PHASES, stretches
 
 NAMED_STREAMS = 4
 """At most this many of the streams that stalled in one step are named; the others are counted."""

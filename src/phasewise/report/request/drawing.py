@@ -17,10 +17,9 @@ from phasewise.core.units import counted, duration, size
 from phasewise.costs.roofline.architecture import Architecture
 from phasewise.costs.roofline.step_demand import PrefillChunk, StepDemand, demand_of
 from phasewise.diagnosis.analysis.request_life import RequestLife, StepRole, even_shares
-from phasewise.report.bench.phases import PHASES, stretches
 from phasewise.report.charts import even_sample
-from phasewise.report.layout import swatched
-from phasewise.report.markup import Html, element, table
+from phasewise.report.markup import Html, element, swatched, table
+from phasewise.report.time_parts import PHASES, stretches
 
 WIDE = 1000.0
 """The width of a drawing in its own units."""

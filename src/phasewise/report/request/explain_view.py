@@ -14,10 +14,10 @@ from phasewise.core.timeline import Attempt, Outcome, Placement, Timeline
 from phasewise.core.units import duration, long_duration
 from phasewise.diagnosis.analysis.expectations import held, taken_option
 from phasewise.diagnosis.analysis.request_life import RequestLife
-from phasewise.report.diagnosis.ledger_rows import LedgerRow, share_in_words
+from phasewise.report.console import text_table
 from phasewise.report.request.list_view import moment, workers
 from phasewise.report.request.words import ledger_of, where_the_time_went
-from phasewise.report.text_tables import text_table
+from phasewise.report.time_parts import LedgerRow, share_in_words
 
 
 def render(life: RequestLife, missing: Sequence[str] = ()) -> RenderableType:

@@ -14,9 +14,18 @@ from phasewise.core.timeline import Outcome, Timeline
 from phasewise.core.units import counted, duration
 from phasewise.costs.roofline.architecture import Architecture
 from phasewise.diagnosis.analysis.request_life import RequestLife
-from phasewise.report.diagnosis.ledger_rows import ledger
-from phasewise.report.layout import facts, moment, request, section, strip, whole_page
-from phasewise.report.markup import Html, element, table, together
+from phasewise.report.markup import (
+    Html,
+    element,
+    facts,
+    moment,
+    request,
+    section,
+    strip,
+    table,
+    together,
+    whole_page,
+)
 from phasewise.report.request.drawing import (
     DrawnStep,
     bytes_read,
@@ -26,6 +35,7 @@ from phasewise.report.request.drawing import (
     whole_life,
 )
 from phasewise.report.request.words import ledger_of, short_id, where_the_time_went
+from phasewise.report.time_parts import ledger
 
 MOST_FELLOWS = 12
 

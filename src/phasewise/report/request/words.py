@@ -17,15 +17,15 @@ from phasewise.diagnosis.analysis.stall_causes import (
     waits_for_workers,
 )
 from phasewise.diagnosis.analysis.token_ledger import token_ledger
-from phasewise.report.bench.phases import PHASES
-from phasewise.report.diagnosis.ledger_rows import (
+from phasewise.report.diagnosis.words import STALLS
+from phasewise.report.time_parts import (
+    PHASES,
     LedgerRow,
     rows_of_parts,
     token_rows,
     with_gateway_stages,
     with_rest,
 )
-from phasewise.report.diagnosis.words import STALLS
 
 WORTH_NAMING = 0.1
 """The sentence names its own prefill and parts of at least this share; the ledger has all of them."""

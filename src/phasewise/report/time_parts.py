@@ -1,6 +1,6 @@
-"""The parts of the mean TTFT and of the mean token time, as rows that add up, with source and colour.
+"""A request's time in named, coloured parts: stretches to draw, and rows that add up.
 
-Colours are the names of CSS variables in report/assets/style.css.
+Colours are the names of CSS variables in assets/style.css.
 """
 
 from __future__ import annotations
@@ -8,16 +8,89 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from phasewise.core import latency
 from phasewise.core.latency import PartTime
-from phasewise.core.timeline import GatewayTimes, Part, Source
+from phasewise.core.timeline import GatewayTimes, Part, Source, Timeline
 from phasewise.core.units import duration
 from phasewise.diagnosis.analysis.streams import StreamSummary
 from phasewise.diagnosis.analysis.token_ledger import TokenLedger
 from phasewise.diagnosis.analysis.ttft import StartSummary
 from phasewise.diagnosis.finding import FactSource
-from phasewise.report.bench.phases import PHASES, UNEXPLAINED
-from phasewise.report.layout import stacked, swatched
-from phasewise.report.markup import Html, element, table, together
+from phasewise.report.markup import Html, element, stacked, swatched, table, together
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseStyle:
+    """The name and the colour of a part of a request's time."""
+
+    name: str
+    colour: str
+
+
+_NAMES = {
+    Part.CLIENT_LAG: "generator lag",
+    Part.GATEWAY_WAIT: "gateway",
+    Part.CACHE_LOOK_UP: "cache lookup",
+    Part.EARLIER_ATTEMPTS: "earlier attempts",
+    Part.STEP_IN_FLIGHT: "waiting for running step",
+    Part.ENGINE_QUEUE: "engine queue",
+    Part.PREFILL: "prefill",
+    Part.PREFILL_OTHERS: "other requests' prefill",
+    Part.KV_TRANSFER: "KV transfer",
+    Part.DECODE: "decode",
+}
+PHASES = {part: PhaseStyle(name, f"--{part.value.replace('_', '-')}") for part, name in _NAMES.items()}
+"""Every part in the order it comes in a request."""
+UNEXPLAINED = PhaseStyle("unexplained", "--unexplained")
+IN_ORDER = (*(PHASES[part] for part in Part if part is not Part.DECODE), UNEXPLAINED, PHASES[Part.DECODE])
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Time of one phase, in seconds since the request's intended arrival."""
+
+    phase: PhaseStyle
+    start_s: float
+    seconds: float
+
+
+def stretches(timeline: Timeline) -> tuple[Stretch, ...]:
+    """The request end to end.
+
+    For most parts only their duration is known, so the parts of TTFT are drawn one after the other in their
+    usual order, and the unexplained part fills the time until the first token. A request that was never
+    answered is unexplained from its sending on.
+    """
+    first_s = latency.ttft_s(timeline)
+    until_s = timeline.ended_s if first_s is None else first_s
+    before = tuple(_up_to(until_s, _known_parts(timeline)))
+    if first_s is None:
+        return before
+    end_s = latency.e2e_s(timeline) or timeline.content_times_s[-1]
+    return (*before, Stretch(PHASES[Part.DECODE], first_s, max(end_s - first_s, 0.0)))
+
+
+def _known_parts(timeline: Timeline) -> Iterator[tuple[PhaseStyle, float]]:
+    breakdown = latency.ttft_breakdown(timeline)
+    if breakdown is not None:
+        yield from ((PHASES[entry.part], entry.seconds) for entry in breakdown.parts)
+    else:
+        yield from ((PHASES[span.part], span.duration_s) for span in timeline.spans)
+
+
+def _up_to(until_s: float, parts: Iterator[tuple[PhaseStyle, float]]) -> Iterator[Stretch]:
+    at_s = 0.0
+    for phase, seconds in parts:
+        # Two sources may report the same time; the bar still ends at the first token.
+        shown_s = min(seconds, until_s - at_s)
+        if shown_s > 0:
+            yield Stretch(phase, at_s, shown_s)
+            at_s += shown_s
+    if until_s > at_s:
+        yield Stretch(UNEXPLAINED, at_s, until_s - at_s)
+
+
+# --- The parts of the mean TTFT and of the mean token time, as rows with source and colour.
 
 SMALL_SHARE = 0.01
 """Rows with a smaller share than this are merged."""
