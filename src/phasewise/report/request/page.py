@@ -1,4 +1,4 @@
-"""One request's life as one HTML file that opens anywhere, offline, and needs no script.
+"""One request's life as one HTML file that opens anywhere, offline.
 
 It shows ids, counts and times, never a prompt.
 """
@@ -14,6 +14,7 @@ from phasewise.core.timeline import Outcome, Timeline
 from phasewise.core.units import counted, duration
 from phasewise.costs.roofline.architecture import Architecture
 from phasewise.diagnosis.analysis.request_life import RequestLife
+from phasewise.report.drawn_charts import drawn
 from phasewise.report.markup import (
     Html,
     element,
@@ -62,10 +63,12 @@ def request_page(life: RequestLife, model: ModelShape, missing: Sequence[str] = 
     drawings = [whole_life(life, steps)]
     if steps:
         drawings.append(own_steps(steps, recorded=recorded))
-    parts.append(section("Prefill and decode", *drawings))
+    parts.append(section("Prefill and decode", *map(drawn, drawings)))
     if steps and timeline.prompt_tokens:
         parts.append(
-            section("The KV cache", kv_cache(steps, timeline.prompt_tokens, timeline.cached_tokens or 0))
+            section(
+                "The KV cache", drawn(kv_cache(steps, timeline.prompt_tokens, timeline.cached_tokens or 0))
+            )
         )
         parts.append(section("Bytes read per step", _bytes(steps, model)))
     if timeline.attempts:
