@@ -20,9 +20,8 @@ from phasewise.core.ports import Embedder
 from phasewise.core.value import value
 from phasewise.fleet.config import HttpEmbedderConfig, OnnxEmbedderConfig, phasewise_home
 from phasewise.gateway.answer_cache.build import build_embedder
-from phasewise.report.console import out
+from phasewise.report.console import live_line, out
 from phasewise.report.evaluation import render
-from phasewise.report.live_view import live_line
 from phasewise.semantic_match.evaluation import Evaluation, KindCount, ScoredPair
 from phasewise.semantic_match.evaluation import evaluate as evaluate_pairs
 from phasewise.semantic_match.guards import veto

@@ -26,7 +26,7 @@ from phasewise.planning.figures import SimulatedFigures, with_intervals
 from phasewise.planning.fleet_plan import fleet_plan, left_out, with_engines
 from phasewise.planning.traffic import block_tokens_of, traffic_of
 from phasewise.report.console import err, out
-from phasewise.report.plan_table import render_simulation
+from phasewise.report.modelled import render_simulation
 from phasewise.simulator.fleet import FleetScenario, SimulatedFleet
 from phasewise.simulator.timelines import timeline_of
 from phasewise.simulator.traffic import SimulatedTraffic

@@ -41,19 +41,16 @@ def together(parts: Iterable[str]) -> Html:
     return Html("".join(_markup(part) for part in parts))
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, words: int = 1) -> Html:
-    """A table whose first `words` columns are text and whose others are figures; it scrolls if too wide."""
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, narrow: bool = False) -> Html:
+    """A table whose first column is text and whose others are figures; it scrolls if too wide."""
 
     def cells(name: str, row: Sequence[str]) -> Html:
-        kinds = ("" if place < words else "figure" for place in range(len(row)))
-        return element(
-            "tr",
-            *(element(name, cell, class_=kind or False) for cell, kind in zip(row, kinds, strict=True)),
-        )
+        figures = (element(name, cell, class_="figure") for cell in row[1:])
+        return element("tr", element(name, row[0]), *figures)
 
     body = element("tbody", *(cells("td", row) for row in rows))
-    whole = element("table", *([element("thead", cells("th", head))] if head else []), body)
-    return element("div", whole, class_="scroll")
+    scrolling = element("div", element("table", element("thead", cells("th", head)), body), class_="scroll")
+    return element("div", scrolling, class_="narrow") if narrow else scrolling
 
 
 def embedded_json(value: object) -> Html:
@@ -70,14 +67,12 @@ def _markup(part: str) -> str:
 _ASSETS = files("phasewise.report") / "assets"
 
 
-def whole_page(title: str, content: Html, *, style: str = "") -> str:
-    """A page around its content, with everything that it needs to open offline; `style` is added."""
-    template, common, script = (
+def whole_page(title: str, content: Html) -> str:
+    """A page around its content, with everything that it needs to open offline."""
+    template, style, script = (
         (_ASSETS / name).read_text(encoding="utf-8") for name in ("page.html", "style.css", "page.js")
     )
-    return Template(template).substitute(
-        title=escape(title), style=common + style, content=content, script=script
-    )
+    return Template(template).substitute(title=escape(title), style=style, content=content, script=script)
 
 
 def strip(tone: str, about: Sequence[str], headline: str, *more: str) -> Html:

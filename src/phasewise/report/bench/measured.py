@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from phasewise.benchmark.generator import RunProgress
 from phasewise.benchmark.results import BenchReport
 from phasewise.benchmark.run import BenchRun
 from phasewise.benchmark.workload.arrivals import ClosedLoop, Load, OpenLoop, Spacing
@@ -19,7 +20,7 @@ from phasewise.benchmark.workload.texts import Written
 from phasewise.benchmark.workload.traces import Trace
 from phasewise.core import latency
 from phasewise.core.timeline import Timeline
-from phasewise.core.units import share, significant
+from phasewise.core.units import duration, elapsed, share, significant
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,29 @@ def _lengths_in_words(lengths: Lengths) -> str:
     if lengths.spread == 0:
         return f"{lengths.median_tokens:,}"
     return f"about {lengths.median_tokens:,} ({lengths.low_tokens:,} to {lengths.high_tokens:,})"
+
+
+BAR_CELLS = 20
+
+
+def status(progress: RunProgress | None) -> str:
+    """The progress of a run in one line; `progress` is None while it is being prepared."""
+    if progress is None:
+        return "preparing prompts"
+    filled = round(BAR_CELLS * progress.done / max(progress.planned, 1))
+    parts = [
+        f"[{'#' * filled}{'.' * (BAR_CELLS - filled)}] {progress.done}/{progress.planned}",
+        elapsed(progress.elapsed_s),
+        f"{progress.done / progress.elapsed_s if progress.elapsed_s > 0 else 0:.1f} req/s",
+        f"{progress.in_flight} open",
+    ]
+    if progress.ttft_s is not None:
+        parts.append(f"TTFT {duration(progress.ttft_s)}")
+    if progress.itl_s is not None:
+        parts.append(f"ITL {duration(progress.itl_s)}")
+    if progress.failed:
+        parts.append(f"{progress.failed} failed")
+    return "  ".join(parts)
 
 
 # --- Gaps between chunks, grouped by how many requests ran at the time.

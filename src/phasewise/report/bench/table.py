@@ -103,15 +103,15 @@ def _warnings(report: BenchReport) -> list[Text]:
         failed = ", ".join(f"{many} {kind}" for kind, many in errors.items())
         described = f"{sum(errors.values())} of {report.offered} requests were not answered: {failed}"
         lines.append(Text(described, style="yellow"))
-    lines += [
-        Text(
-            f"{shift.metric} shifted {elapsed(shift.at_s)} into the run: "
-            f"{duration(shift.before_s)} before, {duration(shift.after_s)} after",
-            style="yellow",
-        )
+    return [*lines, *(Text(line, style="yellow") for line in shifts_in_words(report))]
+
+
+def shifts_in_words(report: BenchReport) -> list[str]:
+    return [
+        f"{shift.metric} shifted {elapsed(shift.at_s)} into the run: "
+        f"{duration(shift.before_s)} before, {duration(shift.after_s)} after"
         for shift in report.shifts
     ]
-    return lines
 
 
 def _latencies(report: BenchReport) -> Table:

@@ -219,8 +219,8 @@ def engines_table(engines: Sequence[EngineSurroundings]) -> Html:
     names = [name for name in described[0] if any(each[name] != NONE for each in described)]
     if len(engines) <= SIDE_BY_SIDE:
         head = ("", *(engine.name for engine in engines))
-        side_by_side = table(head, [(name, *(each[name] for each in described)) for name in names])
-        return element("div", side_by_side, class_="narrow")
+        rows = [(name, *(each[name] for each in described)) for name in names]
+        return table(head, rows, narrow=True)
     common = [name for name in names if len({each[name] for each in described}) == 1]
     alike = ", ".join(f"{name} {described[0][name]}" for name in common)
     own = [name for name in names if name not in common]
