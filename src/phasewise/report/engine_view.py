@@ -13,7 +13,6 @@ from rich.text import Text
 from phasewise.benchmark.calibrate.result import WORST_CELLS, Calibration, Seen, prefill_works
 from phasewise.core.statistics import Interval
 from phasewise.core.units import counted, duration, elapsed, milliseconds, number, share, size
-from phasewise.costs.fit.misfit import Cell
 from phasewise.costs.fit.step import Binding, CostPart, StepBound, StepKind, StepWork
 from phasewise.costs.fit.step_fit import CONFIDENCE, error_span
 from phasewise.experiments.validate.claims import ClaimOutcome, ValidationReport
@@ -44,12 +43,10 @@ def render_calibration(found: Calibration) -> RenderableType:
         f"{found.model} at {found.url}: {found.fit.observations} steps in {len(found.fit.seen)} regimes, "
         f"{how} in {elapsed(found.took_s)}, from the {found.seen.value}"
     )
-    parts: list[RenderableType] = [Text(heading)]
-    parts += [_parts_table(found), _error_table(found), _prediction_table(found)]
-    parts += [Text(_bound_line(binding, found)) for binding in found.bindings]
-    parts += [Text(line) for line in _busy_lines(found)]
-    parts += [Text(line) for line in (*_form_lines(found), *_caveats(found))]
-    return Group(*parts)
+    bound_by = (_bound_line(binding, found) for binding in found.bindings)
+    lines = (*bound_by, *_busy_lines(found), *_form_lines(found), *_caveats(found))
+    tables = (_parts_table(found), _error_table(found), _prediction_table(found))
+    return Group(Text(heading), *tables, *map(Text, lines))
 
 
 def _parts_table(found: Calibration) -> Table:
@@ -153,17 +150,16 @@ def _form_lines(found: Calibration) -> list[str]:
     if found.form.fits:
         missed = f"{len(found.form.missed)} of {len(found.form.cells)} kinds of step deviate"
         return [f"The cost model fits within the noise: {missed}."]
-    worst = "; ".join(_missed(cell) for cell in found.form.missed[:WORST_CELLS])
+    worst = "; ".join(
+        f"{describe(cell.work)}: {share(abs(cell.off_by))} "
+        f"{'longer' if cell.off_by > 0 else 'shorter'} than fitted"
+        for cell in found.form.missed[:WORST_CELLS]
+    )
     return [
         f"THE COST MODEL DOES NOT FIT: {len(found.form.missed)} of {len(found.form.cells)} kinds of step "
-        "deviate "
-        f"by more than their own noise ({worst}). Do not trust predictions between the measured points."
+        f"deviate by more than their own noise ({worst}). Do not trust predictions between the measured "
+        "points."
     ]
-
-
-def _missed(cell: Cell) -> str:
-    longer = "longer" if cell.off_by > 0 else "shorter"
-    return f"{describe(cell.work)}: {share(abs(cell.off_by))} {longer} than fitted"
 
 
 def _caveats(found: Calibration) -> list[str]:

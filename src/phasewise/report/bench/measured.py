@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -135,6 +134,10 @@ MIN_GAPS = 10
 """Counts with fewer gaps than this are not drawn."""
 
 
+TAIL_GAPS = 100
+"""With fewer gaps than this, the 99th percentile says nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Concurrency:
     """The gaps that were measured while `low` to `high` requests ran, with their percentiles."""
@@ -147,12 +150,17 @@ class Concurrency:
     p50_s: float
     p75_s: float
     p90_s: float
-    p99_s: float | None
+    p99_s: float
 
     @property
     def name(self) -> str:
         """The counts of running requests that it covers."""
         return str(self.low) if self.low == self.high else f"{self.low} to {self.high}"
+
+    @property
+    def top_s(self) -> float:
+        """Its highest percentile that says something."""
+        return self.p90_s if self.gaps < TAIL_GAPS else self.p99_s
 
 
 def gaps_by_concurrency(measured: Measured) -> tuple[Concurrency, ...]:
@@ -160,19 +168,23 @@ def gaps_by_concurrency(measured: Measured) -> tuple[Concurrency, ...]:
 
     Counts with few gaps are left out, unless there are no others.
     """
-    ends_s, gaps_s = _gaps(measured)
-    if not gaps_s.size:
-        return ()
-    text = counted_by_engine(measured)
-    counts = _engine_counts(measured, ends_s) if text else _client_counts(measured, ends_s - gaps_s / 2)
-    width = -(-int(counts.max()) // MAX_GROUPS)
-    groups: dict[int, list[float]] = defaultdict(list)
-    for count, gap_s in zip(counts.tolist(), gaps_s.tolist(), strict=True):
-        groups[max(count - 1, 0) // width].append(gap_s)
-    found = [
-        _concurrency(group * width + 1, group * width + width, np.array(gaps_s))
-        for group, gaps_s in sorted(groups.items())
+    gaps = [
+        (measured.arrival_s(timeline) + end_s, gap_s)
+        for timeline in measured.counted
+        for end_s, gap_s in zip(timeline.content_times_s[1:], latency.chunk_gaps_s(timeline), strict=True)
     ]
+    if not gaps:
+        return ()
+    ends_s, gaps_s = np.array(gaps).T
+    by_engine = counted_by_engine(measured)
+    counts = _engine_counts(measured, ends_s) if by_engine else _client_counts(measured, ends_s - gaps_s / 2)
+    width = -(-int(counts.max()) // MAX_GROUPS)
+    group_of = np.maximum(counts - 1, 0) // width
+    found = []
+    for group in map(int, np.unique(group_of)):
+        held_s = gaps_s[group_of == group]
+        percentiles = map(float, np.percentile(held_s, (10, 25, 50, 75, 90, 99)))
+        found.append(Concurrency(group * width + 1, (group + 1) * width, held_s.size, *percentiles))
     return tuple(concurrency for concurrency in found if concurrency.gaps >= MIN_GAPS) or tuple(found)
 
 
@@ -180,16 +192,6 @@ def counted_by_engine(measured: Measured) -> bool:
     """Whether the counts are the engine's own."""
     engine = measured.run.engine
     return engine is not None and bool(engine.steps)
-
-
-def _gaps(measured: Measured) -> tuple[Floats, Floats]:
-    ends_s: list[float] = []
-    gaps_s: list[float] = []
-    for timeline in measured.counted:
-        start_s = measured.arrival_s(timeline)
-        gaps_s += latency.chunk_gaps_s(timeline)
-        ends_s += [start_s + at_s for at_s in timeline.content_times_s[1:]]
-    return np.array(ends_s), np.array(gaps_s)
 
 
 def _client_counts(measured: Measured, at_s: Floats) -> npt.NDArray[np.int64]:
@@ -210,13 +212,6 @@ def _engine_counts(measured: Measured, at_s: Floats) -> npt.NDArray[np.int64]:
     """
     steps = measured.run.engine.steps if measured.run.engine is not None else ()
     ends_s = np.array([step.ended_unix_s - measured.run.started_unix_s for step in steps])
-    running = np.array([step.running + len(step.finished) for step in steps])
-    latest = np.maximum(np.searchsorted(ends_s, at_s, side="right") - 1, 0)
-    counts: npt.NDArray[np.int64] = np.maximum(running, 1)[latest]
+    running = np.array([max(step.running + len(step.finished), 1) for step in steps])
+    counts: npt.NDArray[np.int64] = running[np.maximum(np.searchsorted(ends_s, at_s, side="right") - 1, 0)]
     return counts
-
-
-def _concurrency(low: int, high: int, gaps_s: Floats) -> Concurrency:
-    p10, p25, p50, p75, p90 = (float(value) for value in np.percentile(gaps_s, (10, 25, 50, 75, 90)))
-    p99 = float(np.percentile(gaps_s, 99)) if gaps_s.size >= 100 else None
-    return Concurrency(low, high, int(gaps_s.size), p10, p25, p50, p75, p90, p99)
