@@ -61,33 +61,24 @@ def stretches(timeline: Timeline) -> tuple[Stretch, ...]:
     usual order, and the unexplained part fills the time until the first token. A request that was never
     answered is unexplained from its sending on.
     """
-    first_s = latency.ttft_s(timeline)
-    until_s = timeline.ended_s if first_s is None else first_s
-    before = tuple(_up_to(until_s, _known_parts(timeline)))
-    if first_s is None:
-        return before
-    end_s = latency.e2e_s(timeline) or timeline.content_times_s[-1]
-    return (*before, Stretch(PHASES[Part.DECODE], first_s, max(end_s - first_s, 0.0)))
-
-
-def _known_parts(timeline: Timeline) -> Iterator[tuple[PhaseStyle, float]]:
-    breakdown = latency.ttft_breakdown(timeline)
-    if breakdown is not None:
-        yield from ((PHASES[entry.part], entry.seconds) for entry in breakdown.parts)
+    first_s, breakdown = latency.ttft_s(timeline), latency.ttft_breakdown(timeline)
+    if breakdown is None:
+        parts = [(span.part, span.duration_s) for span in timeline.spans]
     else:
-        yield from ((PHASES[span.part], span.duration_s) for span in timeline.spans)
-
-
-def _up_to(until_s: float, parts: Iterator[tuple[PhaseStyle, float]]) -> Iterator[Stretch]:
-    at_s = 0.0
-    for phase, seconds in parts:
+        parts = [(entry.part, entry.seconds) for entry in breakdown.parts]
+    at_s, until_s, found = 0.0, timeline.ended_s if first_s is None else first_s, []
+    for part, seconds in parts:
         # Two sources may report the same time; the bar still ends at the first token.
         shown_s = min(seconds, until_s - at_s)
         if shown_s > 0:
-            yield Stretch(phase, at_s, shown_s)
+            found.append(Stretch(PHASES[part], at_s, shown_s))
             at_s += shown_s
     if until_s > at_s:
-        yield Stretch(UNEXPLAINED, at_s, until_s - at_s)
+        found.append(Stretch(UNEXPLAINED, at_s, until_s - at_s))
+    if first_s is not None:
+        end_s = latency.e2e_s(timeline) or timeline.content_times_s[-1]
+        found.append(Stretch(PHASES[Part.DECODE], first_s, max(end_s - first_s, 0.0)))
+    return tuple(found)
 
 
 # --- The parts of the mean TTFT and of the mean token time, as rows with source and colour.
@@ -117,12 +108,16 @@ def start_rows(start: StartSummary) -> tuple[LedgerRow, ...]:
 
 def rows_of_parts(parts: Iterable[PartTime]) -> tuple[LedgerRow, ...]:
     """The parts of a TTFT, of one request or of a mean."""
-    return tuple(
-        LedgerRow(
-            _part_name(entry), entry.seconds, entry.source.value.replace("_", " "), PHASES[entry.part].colour
-        )
-        for entry in parts
-    )
+    rows = []
+    for entry in parts:
+        phase = PHASES[entry.part]
+        name = phase.name
+        if entry.part is Part.PREFILL:
+            # Only the step record separates a prompt's own tokens from those of others in the same steps.
+            own = entry.source is Source.STEP_RECORD
+            name = OWN_PREFILL if own else "prefill (own and others', not separable)"
+        rows.append(LedgerRow(name, entry.seconds, entry.source.value.replace("_", " "), phase.colour))
+    return tuple(rows)
 
 
 def with_rest(rows: Iterable[LedgerRow], rest_s: float) -> tuple[LedgerRow, ...]:
@@ -147,14 +142,6 @@ def with_gateway_stages(rows: Iterable[LedgerRow], times: GatewayTimes | None) -
         for stage, seconds in (*times.stages, ("placing, connecting", left_s)):
             yield replace(row, name=f"{row.name}: {stage}", seconds=min(seconds, left_s))
             left_s -= min(seconds, left_s)
-
-
-def _part_name(entry: PartTime) -> str:
-    if entry.part is not Part.PREFILL:
-        return PHASES[entry.part].name
-    # Only the step record separates a prompt's own tokens from those of other requests in the same steps.
-    own = entry.source is Source.STEP_RECORD
-    return OWN_PREFILL if own else "prefill (own and others', not separable)"
 
 
 def stream_rows(stream: StreamSummary) -> tuple[LedgerRow, ...]:
