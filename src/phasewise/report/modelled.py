@@ -28,7 +28,7 @@ from phasewise.costs.sheet.facts import STATEMENT, FactTable, Section, Sheet, Sh
 from phasewise.planning.disaggregation import Pays
 from phasewise.planning.figures import CONFIDENCE, FleetFigures, SimulatedFigures
 from phasewise.planning.lever_guide import GuideRow, Helps
-from phasewise.planning.plan import CapacityPlan, PlannedFleet
+from phasewise.planning.plan import CapacityPlan
 from phasewise.planning.trials import Goal
 from phasewise.report.console import text_table
 
@@ -157,16 +157,9 @@ _VERDICTS = {Pays.YES: "pays", Pays.NO: "does not pay", Pays.UNDECIDED: "makes n
 
 def render_plan(plan: CapacityPlan, goal: Goal, origin: str, *, priced: bool) -> RenderableType:
     """The choice first, then why."""
-    return Group(
-        *(Text(line) for line in _choice(plan, goal, priced=priced)),
-        Text(),
-        _fleets(plan, priced=priced),
-        Text(),
-        _compared(plan),
-        *(Text(line) for line in _disaggregation(plan)),
-        *(Text(line) for line in _doubts(plan)),
-        Text(origin),
-    )
+    choice = map(Text, _choice(plan, goal, priced=priced))
+    why = map(Text, (*_disaggregation(plan), *_doubts(plan), origin))
+    return Group(*choice, Text(), _fleets(plan, priced=priced), Text(), _compared(plan), *why)
 
 
 def _choice(plan: CapacityPlan, goal: Goal, *, priced: bool) -> list[str]:
@@ -201,20 +194,16 @@ def _fleets(plan: CapacityPlan, *, priced: bool) -> Table:
     heads = ("fleet", "$/hour" if priced else "engines", "TTFT", "TPOT", "SLO\nmet", "best at\nits price")
     table = text_table("Price against latency (p90, milliseconds)", heads, borders=False)
     for fleet in plan.fleets:
-        table.add_row(*_row(fleet, chosen=fleet.candidate == plan.chosen.candidate))
+        figures, chosen = fleet.simulated.figures, fleet.candidate == plan.chosen.candidate
+        table.add_row(
+            f"{fleet.candidate.label}{' (plan)' if chosen else ''}",
+            significant(fleet.price_per_hour),
+            milliseconds(figures.ttft_p90_s),
+            milliseconds(figures.tpot_p90_s),
+            share(figures.attained),
+            "yes" if fleet.efficient else "",
+        )
     return table
-
-
-def _row(fleet: PlannedFleet, *, chosen: bool) -> tuple[str, ...]:
-    figures = fleet.simulated.figures
-    return (
-        f"{fleet.candidate.label}{' (plan)' if chosen else ''}",
-        significant(fleet.price_per_hour),
-        milliseconds(figures.ttft_p90_s),
-        milliseconds(figures.tpot_p90_s),
-        share(figures.attained),
-        "yes" if fleet.efficient else "",
-    )
 
 
 def _compared(plan: CapacityPlan) -> Table:
@@ -270,13 +259,11 @@ def render_simulation(rows: Sequence[SimulatedFigures], slo: Slo, origin: str) -
         )
         if row.intervals:
             table.add_row("", *(_span(row.intervals.get(name)) for name in _TIMES), "", "", "")
-    lines: list[RenderableType] = [table]
-    lines += [Text(f"{row.label}: {summary(row.figures)}") for row in rows]
-    lines.append(Text(f"SLO: TTFT {duration(slo.ttft_s)}, TPOT {duration(slo.tpot_s)}"))
+    lines = [f"{row.label}: {summary(row.figures)}" for row in rows]
+    lines.append(f"SLO: TTFT {duration(slo.ttft_s)}, TPOT {duration(slo.tpot_s)}")
     if any(row.intervals for row in rows):
-        lines.append(Text(f"in ranges: {CONFIDENCE:.0%} intervals, from the step times' uncertainty alone"))
-    lines.append(Text(origin))
-    return Group(*lines)
+        lines.append(f"in ranges: {CONFIDENCE:.0%} intervals, from the step times' uncertainty alone")
+    return Group(table, *map(Text, (*lines, origin)))
 
 
 def _span(interval: Interval | None) -> str:

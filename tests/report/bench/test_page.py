@@ -344,7 +344,7 @@ def test_the_colours_of_the_page_cover_every_name_used():
     engine = EngineRecord(steps=tuple(make_step(seq, seq * 0.1) for seq in range(50)))
     page = page_of(make_measured(engine=engine, warm_up=2), make_measured(label="4 req/s"))
     defined = set(re.findall(r"^\s*(--[a-z-]+):", page, re.MULTILINE))
-    used = set(re.findall(r"var\((--[a-z-]+)\)", page)) - {"--c", "--gutter", "--strength", "--tone"}
+    used = set(re.findall(r"var\((--[a-z-]+)\)", page)) - {"--c", "--gutter", "--tone"}
     assert used | {phase.colour for phase in PHASES.values()} <= defined
 
 

@@ -204,18 +204,19 @@ def _trade_off(
         ]
         for percentile in colours
     }
-    values = [value for line in lines.values() for _, _, value, _ in line]
+    values = [value for readings in lines.values() for _, _, value, _ in readings]
     if not values:
         return None
     scale, bound_s = scale_for(max(values)), getattr(points[0].report.slo, figures)
     x = axis("throughput, output tokens/s", [rate for _, rate in known], from_zero=False)
     series = [level(f"SLO {bound(bound_s)}", scale.of(bound_s), x)]
-    for percentile, line in lines.items():
+    for percentile, readings in lines.items():
         title, colour = f"{name} {percentile}", colours[percentile]
-        placed = tuple((rate, scale.of(value)) for _, rate, value, _ in line)
-        spreads = tuple((rate, scale.of(low), rate, scale.of(high)) for _, rate, _, (low, high) in line)
+        placed = tuple((rate, scale.of(value)) for _, rate, value, _ in readings)
+        spreads = tuple((rate, scale.of(low), rate, scale.of(high)) for _, rate, _, (low, high) in readings)
         texts = tuple(
-            f"{label}: {title} {duration(value)} at {number(rate)} tokens/s" for label, rate, value, _ in line
+            f"{label}: {title} {duration(value)} at {number(rate)} tokens/s"
+            for label, rate, value, _ in readings
         )
         series += [
             ChartSeries(f"{title} line", colour, Mark.LINE, placed, listed=False),

@@ -271,12 +271,12 @@ def fullness(measured: Measured) -> list[Chart]:
     def chart(
         question: str, caption: str, scale: Callable[[float], Axis], *lines: ChartSeries
     ) -> Chart | None:
-        known = tuple(line for line in lines if line.points)
-        if not known:
+        drawn = tuple(line for line in lines if line.points)
+        if not drawn:
             return None
-        y = scale(max(value for line in known for _, value in line.points) or 1.0)
-        x = axis(SECONDS, [at_s for line in known for at_s, _ in line.points if at_s >= 0])
-        return Chart(question, caption, x, (Panel(y, (*shade(warm_up_s, y), *known), height=200),))
+        y = scale(max(value for line in drawn for _, value in line.points) or 1.0)
+        x = axis(SECONDS, [at_s for line in drawn for at_s, _ in line.points if at_s >= 0])
+        return Chart(question, caption, x, (Panel(y, (*shade(warm_up_s, y), *drawn), height=200),))
 
     charts = (
         chart(

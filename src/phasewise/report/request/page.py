@@ -28,7 +28,6 @@ from phasewise.report.markup import (
     whole_page,
 )
 from phasewise.report.request.drawing import (
-    DrawnStep,
     bytes_read,
     drawn_steps,
     kv_cache,
@@ -70,7 +69,10 @@ def request_page(life: RequestLife, model: ModelShape, missing: Sequence[str] = 
                 "The KV cache", drawn(kv_cache(steps, timeline.prompt_tokens, timeline.cached_tokens or 0))
             )
         )
-        parts.append(section("Bytes read per step", _bytes(steps, model)))
+        left_out = f"Left out: {model.why_not}. `--config` names a model's config.json."
+        known = model.architecture
+        read = element("p", left_out) if known is None else bytes_read(steps, known)
+        parts.append(section("Bytes read per step", read))
     if timeline.attempts:
         parts.append(section("Who shared its steps", _fellows(life)))
     parts.append(section("This request", _circumstances(timeline)))
@@ -121,7 +123,12 @@ def _tokens(count: int | None, cached: int | None = None) -> str:
 def _equation(timeline: Timeline) -> Html:
     first_s, whole_s, per_token_s = ttft_s(timeline), e2e_s(timeline), tpot_s(timeline)
     if first_s is None or whole_s is None or per_token_s is None:
-        return element("p", f"It does not apply here: {_why_no_tpot(timeline)}.")
+        why = "TPOT needs a stream of one choice with two or more tokens"
+        if not timeline.streamed:
+            why = "the reply was not streamed, so nobody saw its first token"
+        elif whole_s is None:
+            why = "the request did not end well"
+        return element("p", f"It does not apply here: {why}.")
     n = timeline.output_tokens or 0
     return element(
         "p",
@@ -135,20 +142,6 @@ def _equation(timeline: Timeline) -> Html:
         ),
         class_="equation",
     )
-
-
-def _why_no_tpot(timeline: Timeline) -> str:
-    if not timeline.streamed:
-        return "the reply was not streamed, so nobody saw its first token"
-    if e2e_s(timeline) is None:
-        return "the request did not end well"
-    return "TPOT needs a stream of one choice with two or more tokens"
-
-
-def _bytes(steps: Sequence[DrawnStep], model: ModelShape) -> Html:
-    if model.architecture is None:
-        return element("p", f"Left out: {model.why_not}. `--config` names a model's config.json.")
-    return bytes_read(steps, model.architecture)
 
 
 def _fellows(life: RequestLife) -> Html:
@@ -175,13 +168,10 @@ def _fellows(life: RequestLife) -> Html:
 
 
 def _ledgers(life: RequestLife) -> Html:
-    found = ledger_of(life)
+    found, caption = ledger_of(life), "The parts add up."
     title, total = ("Until the first token", "TTFT") if found.stream else ("Until its end", "in all")
-    groups = [(found.start, found.start_s, title, total)]
+    figures = [ledger(found.start, found.start_s, title, caption, total=total)]
     if found.stream:
-        groups.append((found.stream, found.stream_s, "From the first token to the last", "in all"))
-    figures = [
-        ledger(rows, seconds, title, "The parts add up.", total=total)
-        for rows, seconds, title, total in groups
-    ]
+        title = "From the first token to the last"
+        figures.append(ledger(found.stream, found.stream_s, title, caption, total="in all"))
     return element("div", *figures, class_=f"grid of-{len(figures)}")
