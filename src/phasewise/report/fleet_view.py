@@ -86,8 +86,7 @@ class FleetDisplay:
 
     def _table(self) -> Table:
         table = Table.grid(padding=(0, 3, 0, 0))
-        state = self._state
-        if state is None:
+        if (state := self._state) is None:
             table.add_row(Text("starting"))
             return table
         table.title = f"fleet {state.name}, {state.model}, {elapsed(time.monotonic() - self._began_s)}"
