@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from phasewise.experiments.validation_claims import read_judged
-from phasewise.report.validation_view import markdown_row
+from phasewise.report.engine_view import markdown_row
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGE = DOCS / "validated.md"

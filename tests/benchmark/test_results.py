@@ -24,8 +24,8 @@ from phasewise.benchmark.workload.prompts import Message
 from phasewise.core.slo import Slo
 from phasewise.core.timeline import TTFT_PARTS, Outcome, Part, Source, Timeline
 from phasewise.core.units import milliseconds
-from phasewise.report.bench.phases import PHASES
 from phasewise.report.bench.table import render, render_sweep, typical_rows
+from phasewise.report.time_parts import PHASES
 from tests.builders import EPOCH_S, make_span, make_timeline
 
 SLO = Slo(ttft_s=1.0, tpot_s=0.15)

@@ -82,23 +82,6 @@ def test_results_for_programs_hold_every_rule_and_kind(file, engine):
     assert {kind["kind"]: kind["false_hits"] for kind in guarded["kinds"]}["number"] == 0
 
 
-def test_the_page_holds_the_figures_and_no_markup_of_the_files(file, engine, tmp_path):
-    page = tmp_path / "page.html"
-    reported = evaluate(file, engine, "--html", str(page))
-    assert reported.exit_code == 0, reported.output
-    text = page.read_text()
-    assert "Which near misses would get a wrong answer?" in text
-    assert "<b>kind</b>" not in text
-    assert "How do I pay" not in text, "questions stay in their file"
-
-
-def test_a_page_that_cannot_be_written_is_reported_before_anything_is_embedded(file, tmp_path):
-    reported = CliRunner().invoke(
-        app, ["cache", "evaluate", str(file), "--html", str(tmp_path / "no" / "page")]
-    )
-    assert "--html" in reported.exception.message
-
-
 def test_a_server_without_a_model_is_rejected(file):
     reported = CliRunner().invoke(
         app, ["cache", "evaluate", str(file), "--embedder-url", "http://127.0.0.1:9"]

@@ -20,7 +20,7 @@ from phasewise.diagnosis.analysis.request_life import life_of
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.fleet.config import WorkerConfig
-from phasewise.report.request.explain_view import render
+from phasewise.report.request.text import render
 from phasewise.simulator.engine import EngineShape
 from phasewise.simulator.requests import PRESETS
 from tests.builders import make_attempt, make_span, make_timeline

@@ -15,15 +15,14 @@ from phasewise.diagnosis.analysis.stall_causes import StallCause
 from phasewise.diagnosis.diagnose import Known, diagnose
 from phasewise.diagnosis.evidence import Evidence
 from phasewise.diagnosis.verdict import Ruling
-from phasewise.report.bench.phases import PHASES
 from phasewise.report.diagnosis import stall_scene, words
-from phasewise.report.diagnosis.ledger_rows import OWN_PREFILL
 from phasewise.report.diagnosis.page import MEANINGS, report_page, verdict_strip
 from phasewise.report.diagnosis.sections import examples
 from phasewise.report.diagnosis.stall_scene import SPAN_S, STREAM_LIMIT, worst_scenes
 from phasewise.report.diagnosis.step_charts import step_chart
 from phasewise.report.diagnosis.surroundings import engines_table
-from phasewise.report.layout import request
+from phasewise.report.markup import request
+from phasewise.report.time_parts import OWN_PREFILL, PHASES
 from tests.builders import EPOCH_S, make_finished, make_span, make_step, make_timeline
 
 SLO = Slo(ttft_s=5.0, tpot_s=0.1)

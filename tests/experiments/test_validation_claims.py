@@ -23,7 +23,7 @@ from phasewise.experiments.validation_claims import (
     report_json,
     without_names,
 )
-from phasewise.report.validation_view import markdown_row, render
+from phasewise.report.engine_view import markdown_row, render_validation
 from tests.paths import ROOT
 
 PUBLISHED = ROOT / "docs" / "validated" / "cpu-xeon-2026-11-17.json"
@@ -101,7 +101,7 @@ def test_the_screen_begins_with_what_does_not_hold_and_markup_stays_text():
     update = {"machine": machine, "steps": steps, "claims": judge_claims(steps)}
     report = read_report(report_json(REPORT.model_copy(update=update)), "r.json")
     console = Console(width=100, record=True, file=StringIO())
-    console.print(render(report))
+    console.print(render_validation(report))
     screen = console.export_text()
     assert screen.index("DOES NOT HOLD") < screen.index("HOLDS  ")
     assert "9 holds, 1 does not hold" in screen

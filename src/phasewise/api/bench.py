@@ -28,7 +28,7 @@ from phasewise.diagnosis.gather.costs_file import load_fit
 from phasewise.diagnosis.gather.own_run import concurrency_of, observed
 from phasewise.diagnosis.gather.target import identify
 from phasewise.diagnosis.verdict import verdict_record
-from phasewise.report.bench.wording import load_in_words
+from phasewise.report.bench.measured import load_in_words
 
 DEFAULT_REQUESTS = 32
 

@@ -24,8 +24,7 @@ from phasewise.core.errors import UsageError
 from phasewise.core.latency import e2e_s, meets
 from phasewise.core.slo import Slo
 from phasewise.core.units import significant
-from phasewise.report.bench.phases import Measured
-from phasewise.report.bench.wording import load_in_words
+from phasewise.report.bench.measured import Measured, load_in_words
 
 
 @dataclass(frozen=True, slots=True)

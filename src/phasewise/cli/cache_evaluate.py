@@ -13,18 +13,15 @@ import numpy as np
 import orjson
 import typer
 
-from phasewise.cli.measuring import command_line
 from phasewise.cli.options import AsJson
-from phasewise.cli.outputs import reject_unwritable
 from phasewise.core.caching import Vector
 from phasewise.core.errors import ConfigError, EmbedderUnreachable, UsageError
 from phasewise.core.ports import Embedder
 from phasewise.core.value import value
 from phasewise.fleet.config import HttpEmbedderConfig, OnnxEmbedderConfig, phasewise_home
 from phasewise.gateway.answer_cache.build import build_embedder
-from phasewise.report.console import err, out
-from phasewise.report.evaluation import render, render_page
-from phasewise.report.live_view import live_line
+from phasewise.report.console import live_line, out
+from phasewise.report.evaluation import render
 from phasewise.semantic_match.evaluation import Evaluation, KindCount, ScoredPair
 from phasewise.semantic_match.evaluation import evaluate as evaluate_pairs
 from phasewise.semantic_match.guards import veto
@@ -129,24 +126,18 @@ def evaluate(
     embedder_key_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File with that server's API key.")
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="Also write an HTML page with charts.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Count the right and wrong matches of plain cosine and of the guards, by kind of pair.
 
     Needs no gateway. The bound that a gateway learns from traffic is not included.
     """
-    reject_unwritable("--html", html)
     questions = read_pairs(pairs)
     embedder = build_embedder(
         _embedder_config(model, embedder_url, embedder_model, embedder_key_file),
         phasewise_home(os.environ),
     )
     evaluations = evaluate_pairs(asyncio.run(_judge(questions, embedder)))
-    if html is not None:
-        page = render_page(evaluations, pairs.name, embedder.space, command_line())
-        html.write_text(page, encoding="utf-8")
-        err.print(f"wrote {html}", markup=False, soft_wrap=True)
     if as_json:
         text = {"pairs": len(questions), "embedder": embedder.space, "rules": [*map(_facts, evaluations)]}
         typer.echo(orjson.dumps(text).decode())

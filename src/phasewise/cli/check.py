@@ -36,8 +36,8 @@ from phasewise.fleet.local.placement import this_machine
 from phasewise.fleet.local.plan import plan_fleet
 from phasewise.fleet.local.run_files import RunPaths, is_supervised
 from phasewise.gateway.discovery.sources import found_at
-from phasewise.report.check_view import lines_of
 from phasewise.report.console import out
+from phasewise.report.fleet_view import lines_of
 
 
 def _print_schema(asked: bool) -> None:

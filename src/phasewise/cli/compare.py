@@ -42,8 +42,7 @@ from phasewise.core.errors import UsageError
 from phasewise.costs.fit.step_fit import StepFit
 from phasewise.diagnosis.gather.costs_file import load_fit
 from phasewise.fleet.config import phasewise_home
-from phasewise.report.compare_page import render_page
-from phasewise.report.compare_table import render
+from phasewise.report.compare import render, render_page
 from phasewise.report.console import out
 from phasewise.report.ledger_view import fix_trial_facts, render_trial
 from phasewise.report.ledger_view import render as render_ledger

@@ -22,8 +22,8 @@ from phasewise.diagnosis.gather.costs_file import load_fit
 from phasewise.diagnosis.observed.bundle import bundle_of
 from phasewise.fleet.config import phasewise_home
 from phasewise.report import console
+from phasewise.report.console import live_line
 from phasewise.report.diagnosis.screen import show
-from phasewise.report.live_view import live_line
 
 
 def diagnose(

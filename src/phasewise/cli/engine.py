@@ -31,8 +31,7 @@ from phasewise.fleet.engines.install import (
 from phasewise.fleet.engines.known_models import DEMO_MODELS, is_fetched, model_folder
 from phasewise.fleet.engines.recipe import VERSIONS
 from phasewise.fleet.local.run_files import engine_folder, logs_folder
-from phasewise.report.console import err, out
-from phasewise.report.live_view import StageLines
+from phasewise.report.console import StageLines, err, out
 
 ENGINE_PYTHON_HELP = "The Python of an existing vLLM installation. Also PHASEWISE_ENGINE_PYTHON."
 EnginePython = Annotated[

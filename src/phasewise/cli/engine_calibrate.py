@@ -26,8 +26,8 @@ from phasewise.core.errors import UsageError
 from phasewise.costs.roofline.accelerators import ACCELERATORS
 from phasewise.diagnosis.gather.costs_file import save_fit
 from phasewise.fleet.config import phasewise_home
-from phasewise.report.calibrate_table import render
 from phasewise.report.console import out
+from phasewise.report.engine_view import render_calibration
 
 PROBING = "Probing"
 DEVICE = "Device"
@@ -126,7 +126,7 @@ def calibrate(
     if as_json:
         typer.echo(orjson.dumps(found.to_dict(), option=orjson.OPT_INDENT_2).decode())
     else:
-        out.print(render(found))
+        out.print(render_calibration(found))
     if interrupted:
         raise typer.Exit(130)
 

@@ -43,7 +43,7 @@ from phasewise.fleet.engines.environment import EngineEnvironment
 from phasewise.fleet.engines.known_models import read_model_config
 from phasewise.fleet.local.placement import gpu_memory_and_driver, gpu_names, this_machine
 from phasewise.report.console import fail, out
-from phasewise.report.validation_view import markdown_row, render
+from phasewise.report.engine_view import markdown_row, render_validation
 
 LONGEST_UNASKED_TOKENS = 8192
 """All traffic here fits, and a request this long fits the 1 GiB KV cache of an engine on a CPU."""
@@ -91,7 +91,7 @@ def validate(
     if as_json:
         typer.echo(data.decode(), nl=False)
     else:
-        out.print(render(report))
+        out.print(render_validation(report))
     say(f"wrote {written}")
     if report.interrupted:
         raise typer.Exit(130)

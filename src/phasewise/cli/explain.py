@@ -48,10 +48,8 @@ from phasewise.fleet.engines.known_models import read_model_config
 from phasewise.fleet.local.run_files import find_admin_key
 from phasewise.gateway.api.fields import request_id_from
 from phasewise.report.console import err, out
-from phasewise.report.request.explain_view import render
-from phasewise.report.request.list_view import record
-from phasewise.report.request.list_view import render as render_list
 from phasewise.report.request.page import ModelShape, request_page
+from phasewise.report.request.text import record, render, render_list
 from phasewise.report.request.words import ledger_of, where_the_time_went
 
 MOST_MATCHES = 20

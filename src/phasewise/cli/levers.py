@@ -14,7 +14,7 @@ from phasewise.costs.roofline.accelerators import ACCELERATORS
 from phasewise.costs.roofline.deployment import Deployment
 from phasewise.planning.lever_guide import MODELLED_ON, guide_rows, typical_deployment
 from phasewise.report.console import out
-from phasewise.report.levers_view import guide_facts, render_guide
+from phasewise.report.modelled import guide_facts, render_guide
 
 USUAL_GPU = "H100"
 

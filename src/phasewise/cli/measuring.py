@@ -18,8 +18,8 @@ from phasewise.benchmark.run import BenchRun
 from phasewise.benchmark.session import RunSpec, measure
 from phasewise.benchmark.workload.presets import Shape
 from phasewise.cli.outputs import Interrupts
-from phasewise.report.bench.wording import workload_in_words
-from phasewise.report.live_view import live_line, status
+from phasewise.report.bench.measured import status, workload_in_words
+from phasewise.report.console import live_line
 
 
 async def measure_with_view(url: str, spec: RunSpec, label: str, interrupts: Interrupts) -> BenchRun:

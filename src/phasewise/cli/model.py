@@ -27,8 +27,7 @@ from phasewise.fleet.engines.known_models import (
     model_folder,
 )
 from phasewise.fleet.local.run_files import logs_folder
-from phasewise.report.console import out
-from phasewise.report.live_view import StageLines
+from phasewise.report.console import StageLines, out
 
 
 def fetch_command(

@@ -12,7 +12,7 @@ from phasewise.core.errors import UsageError
 from phasewise.costs.roofline.accelerators import ACCELERATORS, ASSUMPTION_MEANINGS
 from phasewise.costs.roofline.precision import KvDtype, WeightScheme
 from phasewise.report.console import out
-from phasewise.report.model_sheet_view import render
+from phasewise.report.modelled import render_sheet
 
 
 def sheet(
@@ -65,7 +65,7 @@ def sheet(
     if as_json:
         typer.echo(made.to_json())
     else:
-        out.print(render(made))
+        out.print(render_sheet(made))
 
 
 def _assumed(pairs: list[str]) -> dict[str, float]:

@@ -24,7 +24,7 @@ from phasewise.planning.fleet_plan import block_tokens_of, traffic_of
 from phasewise.planning.plan import make_plan
 from phasewise.planning.trials import CandidateTrial, CandidateTrials, Goal
 from phasewise.report.console import err, out
-from phasewise.report.plan_table import render_plan
+from phasewise.report.modelled import render_plan
 
 LEAST_REQUESTS, LEAST_S = 2_000, 30.0
 """Of generated traffic, unless its length is given."""

@@ -30,7 +30,7 @@ from phasewise.core.latency import longest_stall_s, took_s, tpot_s, ttft_s
 from phasewise.core.timeline import Outcome, Timeline
 from phasewise.core.units import counted
 from phasewise.report.console import out
-from phasewise.report.request.list_view import record, render, shown_ids
+from phasewise.report.request.text import record, render_list, shown_ids
 from phasewise.report.request.words import short_id
 
 
@@ -175,7 +175,7 @@ def list_requests(
     elif found:
         order = "newest first" if query.slowest is None else f"longest {_NAMES[query.slowest]} first"
         what = "running" if query.running else "finished"
-        out.print(render(found, f"{what} requests, {order}", out.width, query.slowest))
+        out.print(render_list(found, f"{what} requests, {order}", out.width, query.slowest))
         if not query.running:
             first, shown = short_id(found[0].request_id), shown_ids(found)[0]
             which = "the first" if shown == first else f"the first, {shown}"

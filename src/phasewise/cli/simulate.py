@@ -25,7 +25,7 @@ from phasewise.fleet.config import FleetConfig, load_fleet
 from phasewise.planning.figures import SimulatedFigures, with_intervals
 from phasewise.planning.fleet_plan import block_tokens_of, fleet_plan, left_out, traffic_of, with_engines
 from phasewise.report.console import err, out
-from phasewise.report.plan_table import render_simulation
+from phasewise.report.modelled import render_simulation
 from phasewise.simulator.fleet import FleetScenario, SimulatedFleet
 from phasewise.simulator.timelines import timeline_of
 from phasewise.simulator.traffic import SimulatedTraffic

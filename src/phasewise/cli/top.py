@@ -34,7 +34,7 @@ from phasewise.fleet.config import phasewise_home
 from phasewise.fleet.local.run_files import RunPaths, find_admin_key, fleet_names, is_supervised, read_state
 from phasewise.report.console import out
 from phasewise.report.live_screen import SORTS, LiveChoices, chosen_requests, render
-from phasewise.report.request.explain_view import render as render_request
+from phasewise.report.request.text import render as render_request
 
 WHOLE_AFTER = 3
 """Rates need two readings of an engine: the snapshot that --once shows."""

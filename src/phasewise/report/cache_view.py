@@ -13,7 +13,7 @@ from rich.text import Text
 
 from phasewise.core.caching import CacheResult
 from phasewise.core.units import NONE, duration, elapsed, long_duration, share
-from phasewise.report.text_tables import text_table
+from phasewise.report.console import text_table
 from phasewise.semantic_match.evidence import Maturity
 from phasewise.semantic_match.matching import Sort
 
@@ -23,11 +23,6 @@ FEWEST_REQUESTS = 200
 """With fewer requests, the share that could be served is not reliable."""
 
 Report = Mapping[str, Any]
-
-
-def would(report: Report, served: str, shadow: str) -> str:
-    """The word for what was done, or for what would have been."""
-    return shadow if report["mode"] == "shadow" else served
 
 
 def may_be_served(cell: str) -> bool:
@@ -54,23 +49,19 @@ def _shadow(report: Report) -> str:
             f"{report['requests']:,} requests are not enough to judge: run this again after "
             f"{FEWEST_REQUESTS:,}. So far {found} could have been served."
         )
-    if not _found(report):
-        return _nothing_found(report)
-    described = f"shadow found that {found} of requests could be served from the cache"
-    if report["wrong"] is not None and _semantic(report):
-        return f"{described}, {_found_semantically(report)}"
     missing = _missing(report)
+    if not _found(report):
+        if missing:
+            return f"none could have been served yet{missing}: keep shadow mode and run this again later."
+        return (
+            f"of {report['requests']:,} requests none could have been served. If that stays so, disable the "
+            "cache: it saves nothing here."
+        )
+    described = f"shadow found that {found} of requests could be served from the cache"
+    if report["wrong"] is not None and _found(report, "hit_semantic", "shadow_semantic"):
+        return f"{described}, {_found_semantically(report)}"
     waits = f" Semantic matches are not proven yet{missing}." if missing else ""
     return f"{described}, all of them identical requests{_differing(report)}: set cache.mode: serve.{waits}"
-
-
-def _nothing_found(report: Report) -> str:
-    if missing := _missing(report):
-        return f"none could have been served yet{missing}: keep shadow mode and run this again later."
-    return (
-        f"of {report['requests']:,} requests none could have been served. If that stays so, disable the "
-        "cache: it saves nothing here."
-    )
 
 
 def _found_semantically(report: Report) -> str:
@@ -115,17 +106,16 @@ def _what_ends(report: Report) -> str:
     return "Kinds with wrong matches may still be served; one or two more wrong matches end that."
 
 
-def _found(report: Report) -> int:
-    served = ("hit_exact", "hit_semantic", "joined", "shadow_exact", "shadow_semantic")
-    return sum(report["results"].get(result, 0) for result in served)
+SERVED = ("hit_exact", "hit_semantic", "joined", "shadow_exact", "shadow_semantic")
+
+
+def _found(report: Report, *results: str) -> int:
+    """How many requests were or could be served, or had one of these results."""
+    return sum(report["results"].get(result, 0) for result in results or SERVED)
 
 
 def _share_found(report: Report) -> str:
     return share(_found(report) / report["requests"])
-
-
-def _semantic(report: Report) -> int:
-    return sum(report["results"].get(result, 0) for result in ("hit_semantic", "shadow_semantic"))
 
 
 def _differing(report: Report) -> str:
@@ -142,13 +132,9 @@ def _judged_words(report: Report) -> str:
     judged = wrong["right"] + wrong["wrong"]
     count = f"{wrong['wrong']:,}" if wrong["wrong"] else "none"
     return (
-        f"{count} wrong of {judged:,} judged (at most {_rounded_up(wrong['at_most'])} with "
+        f"{count} wrong of {judged:,} judged (at most {ceil(wrong['at_most'] * 1e3) / 10:.1f}% with "
         f"{wrong['confidence']:.0%} confidence)"
     )
-
-
-def _rounded_up(limit: float) -> str:
-    return f"{ceil(limit * 1e3) / 10:.1f}%"
 
 
 def _missing(report: Report) -> str:
@@ -232,14 +218,10 @@ def _results(report: Report) -> Table:
     table.add_column("why", overflow="fold")
     for result, words in RESULT_WORDS.items():
         if count := report["results"].get(result, 0):
-            reasons = _reasons(report["reasons"].get(result, {}))
-            table.add_row(words, f"{count:,}", share(count / report["requests"]), reasons)
+            reasons = sorted(report["reasons"].get(result, {}).items(), key=lambda reason: -reason[1])
+            why = ", ".join(f"{reason.replace('_', ' ')} {times:,}" for reason, times in reasons)
+            table.add_row(words, f"{count:,}", share(count / report["requests"]), why)
     return table
-
-
-def _reasons(counts: Mapping[str, int]) -> str:
-    ordered = sorted(counts.items(), key=lambda item: -item[1])
-    return ", ".join(f"{reason.replace('_', ' ')} {count:,}" for reason, count in ordered)
 
 
 def _judged(report: Report) -> Table:
@@ -254,9 +236,9 @@ def _judged(report: Report) -> Table:
 def _lines(report: Report) -> list[str]:
     lines = [_saved(report)]
     if report["look_up_s"] is not None:
-        line = f"Lookups took {_times(report['look_up_s'])}"
         embed_s = report["embed_s"]
-        lines.append(line + (f", embedding {_times(embed_s)} of it." if embed_s is not None else "."))
+        embedding = "" if embed_s is None else f", embedding {_times(embed_s)} of it"
+        lines.append(f"Lookups took {_times(report['look_up_s'])}{embedding}.")
     if report["dropped"]:
         lines.append(
             f"{report['dropped']:,} answers were dropped without being stored or judged, because the queue "
@@ -271,7 +253,7 @@ def _lines(report: Report) -> list[str]:
 
 
 def _saved(report: Report) -> str:
-    saved, verb = report["saved"], would(report, "Saved", "Would have saved")
+    saved, verb = report["saved"], "Would have saved" if report["mode"] == "shadow" else "Saved"
     tokens = f"{saved['tokens']:,} tokens"
     if saved["tokens"] and not saved["start_s"] and not saved["stream_s"]:
         # For replies that are not streamed, only the engine's own timings give the phases.
@@ -326,23 +308,16 @@ def _neighbours(neighbours: list[Mapping[str, Any]]) -> Table:
     table = text_table("Similar stored questions, most similar first", ("similarity", "age"), words=0)
     table.add_column("evidence", overflow="fold")
     for neighbour in neighbours:
-        described = [
-            *([f'"{neighbour["question"]}"'] if neighbour.get("question") else []),
-            _known(neighbour),
-        ]
-        table.add_row(
-            f"{neighbour['similarity']:.3f}", long_duration(neighbour["age_s"]), Text("\n".join(described))
-        )
+        question = f'"{neighbour["question"]}"\n' if neighbour.get("question") else ""
+        similarity, age = f"{neighbour['similarity']:.3f}", long_duration(neighbour["age_s"])
+        table.add_row(similarity, age, Text(f"{question}{_known(neighbour)}"))
     return table
 
 
 def _known(neighbour: Mapping[str, Any]) -> str:
     if neighbour["guard"] is not None:
-        return (
-            f"guard {neighbour['guard']}: {neighbour['detail']}"
-            if neighbour.get("detail")
-            else f"guard {neighbour['guard']}"
-        )
+        detail = f": {neighbour['detail']}" if neighbour.get("detail") else ""
+        return f"guard {neighbour['guard']}{detail}"
     if neighbour["cell"] is None:
         return NONE
     doubt = f" ({neighbour['doubt']})" if neighbour["doubt"] else ""

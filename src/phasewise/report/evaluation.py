@@ -1,20 +1,14 @@
-"""The evaluation of matching rules on question pairs, as text and as a page."""
+"""The evaluation of matching rules on question pairs, as text."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from phasewise import __version__
 from phasewise.core.units import NONE, counted, share
-from phasewise.report.charts import Chart, ChartSeries, Mark, Panel, rows_axis, share_axis
-from phasewise.report.drawn_charts import chart_grid
-from phasewise.report.layout import facts, moment, repeat_section, section, strip, whole_page
-from phasewise.report.markup import Html, element, table, together
 from phasewise.semantic_match.evaluation import Evaluation, Guarding, KindCount
 
 BAR_CELLS = 8
@@ -111,100 +105,3 @@ def conclusion(drawn: Sequence[Evaluation]) -> list[str]:
         "it verifies: `phasewise cache stats` shows that."
     )
     return lines
-
-
-# --- The evaluation as one HTML file that opens offline.
-#
-
-
-TITLE = "Which questions an answer cache would match"
-COLOURS = {Guarding.NONE: "--bad", Guarding.BUT_CONTENT: "--warn", Guarding.ALL: "--accent"}
-
-
-def render_page(evaluations: Sequence[Evaluation], file: str, space: str, command: str) -> str:
-    drawn = [evaluation for evaluation in evaluations if evaluation.rule.min_similarity == DRAWN_COSINE]
-    charts = [
-        _kinds_section(
-            drawn, "Which near misses would get a wrong answer?", "others", lambda kind: kind.false_hit_share
-        ),
-        _kinds_section(drawn, "Which paraphrases would be served?", "duplicates", lambda kind: kind.recall),
-    ]
-    known = [chart for chart in charts if chart is not None]
-    parts = (
-        _strip(evaluations, drawn, file),
-        section("By kind of pair", chart_grid(known) if known else element("p", "No pair has a kind.")),
-        section("Every rule", _rules_section(evaluations)),
-        section("Every kind under every rule", _kinds(evaluations)),
-        section(
-            "This evaluation",
-            facts({"Embedder": space, "Made": moment(time.time()), "phasewise": __version__}),
-        ),
-        repeat_section(command),
-    )
-    return whole_page(TITLE, together(parts))
-
-
-def _strip(evaluations: Sequence[Evaluation], drawn: Sequence[Evaluation], file: str) -> Html:
-    total = evaluations[0].total
-    first, *others = conclusion(drawn) or [TITLE]
-    about = ("Pairs from a file", f"{total.duplicates + total.others:,} pairs of {file}")
-    return strip("measured", about, first, *others)
-
-
-def _kinds_section(
-    drawn: Sequence[Evaluation], question: str, counted: str, value: Callable[[KindCount], float | None]
-) -> Chart | None:
-    """A group of bars for each kind, from top to bottom, a bar for each rule."""
-    kinds = [kind.kind for kind in drawn[0].kinds if getattr(kind, counted)] if drawn else []
-    if not kinds:
-        return None
-    thick = 0.8 / len(drawn)
-    series = []
-    for rank, evaluation in enumerate(drawn):
-        shares = [value(kind) or 0.0 for kind in evaluation.kinds if getattr(kind, counted)]
-        tops = [place + 0.6 + rank * thick for place in range(len(kinds))]
-        series.append(
-            ChartSeries(
-                GUARDS_WORDS[evaluation.rule.guarding],
-                COLOURS[evaluation.rule.guarding],
-                Mark.BOXES,
-                tuple((0.0, top, each, top + thick) for top, each in zip(tops, shares, strict=True)),
-                texts=tuple(f"{kind}: {share(each)}" for kind, each in zip(kinds, shares, strict=True)),
-            )
-        )
-    rows = rows_axis("kind of pair", list(enumerate(kinds, start=1)), len(kinds))
-    caption = f"At a cosine of {DRAWN_COSINE:.2f}, the common advice, without and with guards."
-    panel = Panel(rows, tuple(series), height=30 + 14 * len(kinds) * len(drawn))
-    return Chart(question, caption, share_axis("share of the kind's pairs"), (panel,))
-
-
-def _rules_section(evaluations: Sequence[Evaluation]) -> Html:
-    rows = [
-        (
-            evaluation.rule.name,
-            worst_words(evaluation),
-            share(evaluation.total.precision),
-            share(evaluation.total.recall),
-            f"{evaluation.total.false_hits:,} of {evaluation.total.others:,}",
-        )
-        for evaluation in evaluations
-    ]
-    return table(("rule", "worst kind", "precision", "recall", "false hits"), rows, words=2)
-
-
-def _kinds(evaluations: Sequence[Evaluation]) -> Html:
-    rows = [
-        (
-            kind.kind,
-            evaluation.rule.name,
-            _of(kind.hits, kind.duplicates),
-            _of(kind.false_hits, kind.others),
-        )
-        for evaluation in evaluations
-        for kind in evaluation.kinds
-    ]
-    return table(("kind", "rule", "hits", "false hits"), rows, words=2)
-
-
-def _of(part: int, whole: int) -> str:
-    return f"{part:,} of {whole:,}" if whole else NONE

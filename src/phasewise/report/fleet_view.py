@@ -1,4 +1,4 @@
-"""Shows a fleet: its start, its processes once it is ready, and later changes.
+"""Shows a fleet: its check, its start, its processes once it is ready, and later changes.
 
 Progress goes to stderr and results to stdout. It reads without colour.
 """
@@ -8,22 +8,25 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from phasewise.benchmark.demo_traffic import MARK, USERS
-from phasewise.core.units import counted, duration, elapsed, long_duration
+from phasewise.core.units import NONE, counted, duration, elapsed, long_duration, size
+from phasewise.core.worker import Role
+from phasewise.fleet.check.facts import EngineFacts, TrialFacts
+from phasewise.fleet.check.judgement import CheckResult
 from phasewise.fleet.local.gateway_run import GatewayState, WorkerReport
 from phasewise.fleet.local.state import FleetState, MemberState, ProcessStage
-from phasewise.report.console import err, out
-from phasewise.report.text_tables import aligned
+from phasewise.report.console import aligned, err, out
 
 _STYLES = {
     ProcessStage.READY: "green",
@@ -77,29 +80,24 @@ class FleetDisplay:
                 continue
             self._shown[member.name] = now
             if self._live is None and member.stage is not ProcessStage.WAITING:
-                self._print_line(member)
-
-    def _print_line(self, member: MemberState) -> None:
-        elapsed_s = time.monotonic() - self._began_s
-        self._console.print(
-            f"[{elapsed_s:6.1f}s] {member.name}: {stage_words(member)}", markup=False, soft_wrap=True
-        )
+                took = f"[{time.monotonic() - self._began_s:6.1f}s]"
+                line = f"{took} {member.name}: {stage_words(member)}"
+                self._console.print(line, markup=False, soft_wrap=True)
 
     def _table(self) -> Table:
-        elapsed_s = time.monotonic() - self._began_s
         table = Table.grid(padding=(0, 3, 0, 0))
-        state = self._state
-        if state is None:
+        if (state := self._state) is None:
             table.add_row(Text("starting"))
             return table
-        table.title = f"fleet {state.name}, {state.model}, {elapsed(elapsed_s)}"
+        table.title = f"fleet {state.name}, {state.model}, {elapsed(time.monotonic() - self._began_s)}"
         table.title_justify = "left"
         table.title_style = "bold"
         for member in state.members:
+            in_stage = "" if member.stage in _SETTLED else elapsed(time.time() - member.since_unix_s)
             table.add_row(
                 Text(f"  {member.name}"),
                 Text(stage_words(member), style=_STYLES.get(member.stage, "cyan")),
-                Text(_time_in_stage(member), style="dim", justify="right"),
+                Text(in_stage, style="dim", justify="right"),
                 Text(member.url, style="dim"),
             )
         return table
@@ -114,26 +112,15 @@ def stage_words(member: MemberState) -> str:
     return f"{words} ({member.note})" if member.note else words
 
 
-def _time_in_stage(member: MemberState) -> str:
-    if member.stage in _SETTLED:
-        return ""
-    return elapsed(time.time() - member.since_unix_s)
-
-
 def print_members(state: FleetState) -> None:
     """One line per process; never truncated, so that it can be copied at any width."""
     heads = ("name", "role", "stage", "url", "pid", "runs on")
-    rows = [
-        (
-            member.name,
-            member.role or "-",
-            stage_words(member),
-            member.url,
-            _pid_words(member),
-            runs_on(member),
-        )
-        for member in state.members
-    ]
+    rows = []
+    for member in state.members:
+        process = None if member.stage in _WITHOUT_PROCESS else member.process
+        pid = "-" if process is None else str(process.pid)
+        words = stage_words(member)
+        rows.append((member.name, member.role or "-", words, member.url, pid, runs_on(member)))
     _print_rows(heads, rows, [_STYLES.get(member.stage, "cyan") for member in state.members])
 
 
@@ -143,47 +130,39 @@ def _print_rows(heads: Sequence[str], rows: Sequence[Sequence[str]], styles: Seq
         out.print(line, soft_wrap=True)
 
 
-def _pid_words(member: MemberState) -> str:
-    if member.process is None or member.stage in _WITHOUT_PROCESS:
-        return "-"
-    return str(member.process.pid)
-
-
 def runs_on(member: MemberState) -> str:
-    """The cores or GPUs a member has, in words."""
+    """The cores or GPUs a member has, such as `cores 0-2,5`."""
     kind, numbers = ("gpu", member.gpus) if member.gpus else ("core", member.cores)
     if not numbers:
         return "any core"
-    return f"{kind}{'s' if len(numbers) > 1 else ''} {_ranges(numbers)}"
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    """0, 1, 2, 5 as `0-2,5`."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][-1] + 1:
             runs[-1].append(number)
         else:
             runs.append([number])
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    ranges = (str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return f"{kind}{'s' if len(numbers) > 1 else ''} {','.join(ranges)}"
 
 
 def print_ready(state: FleetState, how_to_stop: str) -> None:
     """What runs, and the next commands to try."""
     print_members(state)
-    out.print()
-    out.print("Try it:", style="bold")
-    out.print(f"  {curl_line(state)}", markup=False, soft_wrap=True)
+    lines = ["", "[bold]Try it:[/]", f"  {escape(curl_line(state))}"]
+    where, probe = "", " --probe"
     if state.traffic is not None:
-        played = f"It plays {USERS} users of its own, who ask one question after another. The ids of their"
-        out.print(f"{played} requests begin with {MARK}", markup=False, soft_wrap=True)
-    where, probe = ("", " --probe") if state.traffic is None else (" In another terminal:", "")
-    out.print(f"Slow to start or slow to stream?{where}", style="bold")
-    out.print(f"  phasewise diagnose {state.gateway.url}{probe}", markup=False, soft_wrap=True)
-    out.print(f"Logs: {Path(state.gateway.log).parent}", markup=False, soft_wrap=True)
+        where, probe = " In another terminal:", ""
+        lines.append(
+            f"It plays {USERS} users of its own, who ask one question after another. The ids of their "
+            f"requests begin with {MARK}"
+        )
+    lines.append(f"[bold]Slow to start or slow to stream?{where}[/]")
+    lines.append(f"  phasewise diagnose {escape(state.gateway.url)}{probe}")
+    lines.append(f"Logs: {escape(str(Path(state.gateway.log).parent))}")
     if state.admin_key_file is not None:
-        out.print(f"Admin key: {state.admin_key_file}", markup=False, soft_wrap=True)
-    out.print(how_to_stop)
+        lines.append(f"Admin key: {escape(str(state.admin_key_file))}")
+    for line in (*lines, how_to_stop):
+        out.print(line, soft_wrap=True)
 
 
 def curl_line(state: FleetState) -> str:
@@ -206,8 +185,6 @@ def state_as_json(state: FleetState) -> dict[str, Any]:
 
 HEALTH_WORDS = {"suspect": "stands still", "hung": "stands still", "unknown": "not checked yet"}
 _HEALTH_STYLES = {"up": "green", "down": "red", "unknown": "dim"}
-
-
 _CIRCUIT_OPEN = "it answers and fails most of its requests; its log says why"
 
 
@@ -217,9 +194,8 @@ def print_gateway(gateway: GatewayState) -> None:
     serves = f", serves {models.pop()}" if len(models) == 1 and "" not in models else ""
     head = f"gateway {gateway.url}, pid {gateway.process.pid}{serves}"
     out.print(head, style="bold", markup=False, soft_wrap=True)
-    now_s = time.time()
     rows = [
-        (worker.name, worker.url, state_in_words(worker, now_s), "" if serves else worker.model or "-")
+        (worker.name, worker.url, state_in_words(worker, time.time()), "" if serves else worker.model or "-")
         for worker in gateway.workers
     ]
     styles = [
@@ -239,11 +215,10 @@ def _note(worker: WorkerReport) -> str:
 
 def print_troubled(workers: Sequence[WorkerReport]) -> None:
     """A line for each worker of a fleet that its gateway does not use as usual, or has a note on."""
-    now_s = time.time()
     for worker in workers:
         if not worker.serves or worker.note:
             note = f": {said}" if (said := _note(worker)) else ""
-            line = f"gateway: worker {worker.name}: {state_in_words(worker, now_s)}{note}"
+            line = f"gateway: worker {worker.name}: {state_in_words(worker, time.time())}{note}"
             out.print(line, style="yellow", markup=False, soft_wrap=True)
 
 
@@ -256,3 +231,69 @@ def state_in_words(worker: WorkerReport, now_s: float) -> str:
     today = time.strftime("%F", since_at) == time.strftime("%F", time.localtime(now_s))
     since = time.strftime("%H:%M:%S" if today else "%F %H:%M:%S", since_at)
     return f"{words} since {since} ({long_duration(now_s - worker.since_unix_s)})"
+
+
+# --- A check: engines, pairs with their proof, and problems with their fix.
+
+ROLE_STYLES = {Role.PREFILL: "blue", Role.DECODE: "green", Role.MIXED: "default"}
+"""The colours of the phases, as in reports and on the dashboard."""
+
+
+def lines_of(result: CheckResult) -> Iterator[Text]:
+    """The whole result, line by line; never truncated, so that it can be copied at any width."""
+    if result.ran and result.facts.engines:
+        yield from _engines(result.facts.engines)
+    if trials := result.facts.trials:
+        yield Text()
+        heads = ("pair", "KV moved", "computed again", "KV transfer", "size", "speed", "text")
+        styles = ["default" if trial.proven else "red" for trial in trials]
+        yield from aligned(heads, [_pair(trial) for trial in trials], styles)
+    if trials or result.findings:
+        yield Text()
+    for finding in result.findings:
+        kind, style = ("warning", "yellow") if finding.is_warning else ("wrong", "red")
+        yield Text.assemble((f"{kind}: ", f"bold {style}"), finding.words, f" ({finding.mistake})")
+        yield Text.assemble(("  fix: ", "bold"), finding.fix)
+    yield Text(_summary(result), style="bold green" if result.ok else "bold red")
+
+
+def _engines(engines: Sequence[EngineFacts]) -> Iterator[Text]:
+    heads = ("engine", "role", "state", "model", "block", "KV type", "connector")
+    rows = []
+    for engine in engines:
+        state = "ready" if engine.ready else "not ready"
+        models, block = ", ".join(engine.models) or "-", str(engine.block_tokens or "-")
+        connector = {True: "yes", False: "no", None: "-"}[engine.has_connector]
+        rows.append(
+            (engine.name, str(engine.role), state, models, block, engine.cache_dtype or "-", connector)
+        )
+    yield from aligned(heads, rows, [ROLE_STYLES[engine.role] for engine in engines])
+
+
+def _pair(trial: TrialFacts) -> tuple[str, ...]:
+    whole = "?" if trial.prompt_tokens is None else f"{trial.prompt_tokens - trial.cached_tokens}"
+    moved = "-" if trial.moved_tokens is None else f"{trial.moved_tokens:g} of {whole} tokens"
+    again = "-" if trial.computed_tokens is None else f"{trial.computed_tokens:g} tokens"
+    speed = NONE if trial.bytes_per_s is None else f"{size(trial.bytes_per_s)}/s"
+    return (
+        trial.pair,
+        moved if trial.ended else "not tried",
+        again,
+        duration(trial.kv_transfer_s),
+        size(trial.moved_bytes or None),
+        speed,
+        {True: "equal", False: "differs", None: "-"}[trial.same_text],
+    )
+
+
+def _summary(result: CheckResult) -> str:
+    took = f"in {duration(result.seconds)}"
+    if not result.ok:
+        wrong = sum(not finding.is_warning for finding in result.findings)
+        return f"{counted(wrong, 'problem')} found {took}"
+    if not result.ran:
+        return f"nothing runs yet; the fleet can be started here (checked {took})"
+    pairs = len(result.facts.trials)
+    if not pairs:
+        return f"all engines are ready; none has a role, so no KV is transferred (checked {took})"
+    return f"{counted(pairs, 'pair')} proven by the engines' counters {took}"

@@ -12,7 +12,6 @@ from rich.text import Text
 
 from phasewise.benchmark.compare.ledger import (
     Entry,
-    MeasuredOutcome,
     Prediction,
     PredictionCheck,
     Score,
@@ -23,8 +22,8 @@ from phasewise.core.units import change, share
 from phasewise.diagnosis.advice.fix import Fix
 from phasewise.experiments.fix_trial import FixTrial
 from phasewise.experiments.fleet_change import FleetChange
+from phasewise.report.console import text_table
 from phasewise.report.diagnosis.words import interval_in_words
-from phasewise.report.text_tables import text_table
 
 HELD_WORDS = {
     PredictionCheck.HELD: ("held", "bold green"),
@@ -49,10 +48,7 @@ def render(entries: Sequence[Entry]) -> RenderableType:
         table.add_row(
             time.strftime("%Y-%m-%d %H:%M", time.localtime(prediction.at_unix_s)) if is_new else "",
             subject if is_new else "",
-            figure_words(prediction),
-            predicted_words(prediction),
-            measured_words(entry.outcome),
-            outcome_text(entry),
+            *_cells(entry),
         )
     return Group(table, *(Text(line) for line in score_lines(score(entries))))
 
@@ -70,17 +66,13 @@ def predicted_words(prediction: Prediction) -> str:
     return f"{middle}({interval_in_words(prediction.ratio)})"
 
 
-def measured_words(outcome: MeasuredOutcome | None) -> str:
-    if outcome is None or outcome.ratio is None or outcome.interval is None:
-        return "-"
-    return f"{change(outcome.ratio)} ({interval_in_words(outcome.interval)})"
-
-
-def outcome_text(entry: Entry) -> Text:
-    if entry.outcome is None:
-        return Text("open", "dim")
-    words, style = HELD_WORDS[entry.outcome.held]
-    return Text(words, style)
+def _cells(entry: Entry) -> tuple[str | Text, ...]:
+    """What was predicted of a figure, what was measured, and whether that held."""
+    outcome, measured = entry.outcome, "-"
+    held = Text("open", "dim") if outcome is None else Text(*HELD_WORDS[outcome.held])
+    if outcome is not None and outcome.ratio is not None and outcome.interval is not None:
+        measured = f"{change(outcome.ratio)} ({interval_in_words(outcome.interval)})"
+    return (figure_words(entry.prediction), predicted_words(entry.prediction), measured, held)
 
 
 def score_lines(found: Score) -> list[str]:
@@ -119,13 +111,7 @@ def render_trial(trial: FixTrial) -> RenderableType:
     table = text_table("After the change against before", ("figure", "predicted", "measured"))
     table.add_column("outcome", min_width=12)
     for entry in trial.entries:
-        prediction = entry.prediction
-        table.add_row(
-            figure_words(prediction),
-            predicted_words(prediction),
-            measured_words(entry.outcome),
-            outcome_text(entry),
-        )
+        table.add_row(*_cells(entry))
     parts += [table, *(Text(line) for line in _remarks(trial))]
     return Group(*parts)
 

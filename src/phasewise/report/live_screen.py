@@ -101,8 +101,11 @@ def render(snapshot: LiveSnapshot, choices: LiveChoices, width: int, height: int
     if requests[: most[1]]:
         parts += [Text(""), _request_table(requests[: most[1]], choices), *still]
     parts += [_line(f"not observed: {unseen}", "dim") for unseen in snapshot.not_observed]
-    if height is not None:
-        parts.append(_foot(choices))
+    if height is not None and choices.typing:
+        parts.append(Text(f"filter: {choices.only}_", style="bold"))
+    elif height is not None:
+        only = f"  filter: {choices.only}" if choices.only else ""
+        parts.append(Text(f"{KEYS}  (by {choices.sort}{only})", style="dim"))
     return Group(*parts)
 
 
@@ -138,28 +141,25 @@ def _line(text: str, style: str = "") -> Text:
 
 
 def _phases(snapshot: LiveSnapshot, width: int) -> list[Text]:
-    spark = max(10, min(60, width - 36))
-    rows = (
+    """A line for each phase with its quantiles and a spark for each second, and its parts."""
+    shown = max(10, min(60, width - 36))
+    lines = []
+    for name, phase, values, objective_s in (
         ("TTFT", snapshot.start, [second.ttft_s for second in snapshot.history], snapshot.slo_ttft_s),
         ("TPOT", snapshot.stream, [second.tpot_s for second in snapshot.history], snapshot.slo_tpot_s),
-    )
-    lines = []
-    for name, phase, values, objective_s in rows:
-        lines.append(_phase(name, phase, sparkline(values[-spark:]), objective_s))
-        if phase is not None and phase.parts:
+    ):
+        if phase is None:
+            lines.append(Text(f"{name}  {NONE}"))
+            continue
+        line = Text.assemble((f"{name}  ", "bold"))
+        for label, seconds in (("p50", phase.p50_s), ("p90", phase.p90_s)):
+            style = "yellow" if seconds > objective_s else ""
+            reading = f"{'≥ ' if phase.at_least else ''}{duration(seconds)}"
+            line.append(f"{label} ").append(f"{reading:<10}", style=style)
+        lines.append(line.append(sparkline(values[-shown:]), style="cyan"))
+        if phase.parts:
             lines.append(Text(f"      {_parts(phase, width - 6)}", style="dim"))
     return lines
-
-
-def _phase(name: str, phase: LivePhase | None, spark: str, objective_s: float) -> Text:
-    if phase is None:
-        return Text(f"{name}  {NONE}")
-    least = "≥ " if phase.at_least else ""
-    line = Text.assemble((f"{name}  ", "bold"))
-    for label, seconds in (("p50", phase.p50_s), ("p90", phase.p90_s)):
-        style = "yellow" if seconds > objective_s else ""
-        line.append(f"{label} ").append(f"{least + duration(seconds):<10}", style=style)
-    return line.append(spark, style="cyan")
 
 
 def _parts(phase: LivePhase, width: int) -> str:
@@ -275,10 +275,3 @@ def _still_lines(requests: Sequence[LiveRequest]) -> list[Text]:
         )
         for request in still[:MOST_STILL]
     ]
-
-
-def _foot(choices: LiveChoices) -> Text:
-    if choices.typing:
-        return Text(f"filter: {choices.only}_", style="bold")
-    only = f"  filter: {choices.only}" if choices.only else ""
-    return Text(f"{KEYS}  (by {choices.sort}{only})", style="dim")

@@ -24,7 +24,7 @@ from phasewise.benchmark.workload.plan import Plan
 from phasewise.clients.host import CpuTimes
 from phasewise.core.slo import Slo
 from phasewise.core.timeline import Outcome
-from phasewise.report.compare_table import render
+from phasewise.report.compare import render
 from tests.builders import EPOCH_S, make_timeline
 
 RULES = Rules(Slo(ttft_s=1.0, tpot_s=0.2), warm_up_requests=2)

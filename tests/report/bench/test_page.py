@@ -21,9 +21,15 @@ from phasewise.core import latency
 from phasewise.core.slo import Slo
 from phasewise.core.timeline import Outcome, Part, Source
 from phasewise.core.units import bound, duration, durations, share
-from phasewise.report.bench.concurrency import gaps_by_concurrency
-from phasewise.report.bench.page import DETAILED, Measured, render_page
-from phasewise.report.bench.phases import PHASES, UNEXPLAINED, stretches
+from phasewise.report.bench.measured import gaps_by_concurrency
+from phasewise.report.bench.page import (
+    DETAILED,
+    Measured,
+    goodput_by_load,
+    render_page,
+    short_labels,
+    trade_offs,
+)
 from phasewise.report.bench.run_charts import (
     BAR_LIMIT,
     POINT_LIMIT,
@@ -32,7 +38,6 @@ from phasewise.report.bench.run_charts import (
     request_bars,
     ttft_by_prompt,
 )
-from phasewise.report.bench.sweep_charts import goodput_by_load, short_labels, trade_offs
 from phasewise.report.charts import (
     Axis,
     Chart,
@@ -47,6 +52,7 @@ from phasewise.report.charts import (
 )
 from phasewise.report.drawn_charts import drawn
 from phasewise.report.markup import Html, element, embedded_json
+from phasewise.report.time_parts import PHASES, UNEXPLAINED, stretches
 from tests.builders import EPOCH_S, make_span, make_step, make_timeline
 
 SLO = Slo(ttft_s=1.0, tpot_s=0.15)
@@ -238,7 +244,7 @@ def test_a_sweep_draws_throughput_against_latency_with_intervals():
     interval = ttft.series["TTFT p50 interval"].points[0]
     assert interval[1::2] == pytest.approx([end * 1000 for end in summary.p50_interval], abs=1e-3)
     assert ttft.series["SLO 1 s"].points[0][1] == SLO.ttft_s * 1000
-    assert [at for at, _ in goodput_by_load(points).series["met the SLO"].points] == [1, 2, 4]
+    assert [at for at, _ in goodput_by_load(points)[0].series["met the SLO"].points] == [1, 2, 4]
     page = page_of(*points)
     assert headings(page)[:3] == ["Latency against load", "All loads", "Load by load"]
     assert page.count("<details") == 3
@@ -247,10 +253,10 @@ def test_a_sweep_draws_throughput_against_latency_with_intervals():
 
 def test_a_sweep_of_concurrencies_is_drawn_against_them():
     points = [make_measured(label=f"{n} at once", load=ClosedLoop(n)) for n in (1, 8)]
-    drawn = goodput_by_load(points)
+    (drawn,) = goodput_by_load(points)
     assert drawn.x.title == "requests at once"
     assert [at for at, _ in drawn.series["met the SLO"].points] == [1, 8]
-    mixed = goodput_by_load([points[0], make_measured()])
+    (mixed,) = goodput_by_load([points[0], make_measured()])
     assert mixed.x.title == "point of the sweep"
     assert [at for at, _ in mixed.series["met the SLO"].points] == [1, 2]
 
@@ -339,7 +345,7 @@ def test_the_colours_of_the_page_cover_every_name_used():
     engine = EngineRecord(steps=tuple(make_step(seq, seq * 0.1) for seq in range(50)))
     page = page_of(make_measured(engine=engine, warm_up=2), make_measured(label="4 req/s"))
     defined = set(re.findall(r"^\s*(--[a-z-]+):", page, re.MULTILINE))
-    used = set(re.findall(r"var\((--[a-z-]+)\)", page)) - {"--c", "--gutter", "--strength", "--tone"}
+    used = set(re.findall(r"var\((--[a-z-]+)\)", page)) - {"--c", "--gutter", "--tone"}
     assert used | {phase.colour for phase in PHASES.values()} <= defined
 
 

@@ -20,10 +20,10 @@ from phasewise.diagnosis.analysis.workload_profile import WorkloadProfile, distr
 from phasewise.diagnosis.finding import Cause, Confidence, Fact, FactSource, Finding, Phase
 from phasewise.diagnosis.verdict import Ruling, Verdict
 from phasewise.report.diagnosis import words
-from phasewise.report.diagnosis.ledger_rows import share_in_words, start_rows, stream_rows, worth_a_row
 from phasewise.report.diagnosis.screen import show
 from phasewise.report.diagnosis.surroundings import NAMED, engines_in_words
 from phasewise.report.diagnosis.words import interval_in_words, prediction_in_words
+from phasewise.report.time_parts import share_in_words, start_rows, stream_rows, worth_a_row
 
 SLO = Slo(ttft_s=1.0, tpot_s=0.1)
 SCREEN_LINES = 48

@@ -8,7 +8,7 @@ from phasewise.core.caching import CacheNote, CacheResult
 from phasewise.core.timeline import Part, Source
 from phasewise.costs.roofline.model_config import architecture_of
 from phasewise.diagnosis.analysis.request_life import life_of
-from phasewise.report.request.drawing import drawn_steps
+from phasewise.report.request.drawing import drawn_steps, kv_cache
 from phasewise.report.request.page import ModelShape, request_page
 from tests.builders import make_finished, make_span, make_step, make_timeline
 from tests.diagnosis.analysis.test_request_life import life
@@ -35,7 +35,8 @@ def page(found=None, model=KNOWN, missing=()):
 def boxes(text, label):
     """How many boxes each path of a drawing has."""
     drawing = text.partition(f'aria-label="{label}"')[2].partition("</svg>")[0]
-    return [len(re.findall("M", path)) for path in re.findall(r' d="([^"]*)"', drawing)]
+    paths = re.findall(r'<path d="([^"]*)" class="boxes"', drawing)
+    return [path.count("M") for path in paths]
 
 
 def test_the_equation_has_the_requests_own_numbers():
@@ -43,13 +44,23 @@ def test_the_equation_has_the_requests_own_numbers():
     assert "9.30 s = 8.90 s + (5 - 1) x 100 ms" in text
 
 
-def test_every_decode_step_is_a_box_and_every_token_a_cell():
+def test_every_decode_step_is_a_box_and_a_column_of_the_kv_cache():
     text = page()
-    assert boxes(text, "the prefill and every decode step in time")[:2] == [1, 4]
-    # A column for the prefill and one for each of four decode steps, 14 rows of prompt, 0 + 1 + 2 + 3 old
-    # cells and four new ones.
-    assert boxes(text, "the KV cache after each step") == [14, 4 * 14, 6, 4]
-    assert "The KV cache grows from 100 to 104 tokens" in text
+    assert boxes(text, "Its prefill and its 4 decode steps")[:2] == [1, 4]
+    grows = "The KV cache grows from 100 to 104 tokens"
+    # Written by the prefill, and by each of four decode steps: then, and on top of what was there before.
+    assert boxes(text, grows) == [1, 4, 4]
+
+
+def test_a_column_of_the_kv_cache_ends_where_the_next_one_begins():
+    chart = kv_cache(drawn_steps(life()), 100, 20)
+    assert chart.series["from the prefix cache: 20 prompt tokens"].points[0][1::2] == (0, 20)
+    assert [box[1::2] for box in chart.series["written by this decode step"].points] == [
+        (100, 101),
+        (101, 102),
+        (102, 103),
+        (103, 104),
+    ]
 
 
 def test_the_height_of_a_block_is_not_taken_for_a_share():
@@ -69,7 +80,7 @@ def test_bytes_are_those_of_the_models_shape():
 def test_without_the_models_configuration_bytes_are_left_out_and_that_is_said():
     text = page(model=UNKNOWN)
     assert "Left out: the configuration of m is not on this machine" in text
-    assert "bytes read by each step" not in text
+    assert "MB read" not in text
 
 
 def test_those_who_shared_its_steps_are_named_by_the_id_that_explain_takes():
@@ -107,7 +118,7 @@ def test_the_page_needs_nothing_else_and_follows_the_readers_colours():
 
 
 @pytest.mark.parametrize("tokens", [400, 4000])
-def test_a_long_answer_stays_under_300_kb_and_says_what_a_cell_is(tokens):
+def test_a_long_answer_stays_under_300_kb_and_says_what_a_column_is(tokens):
     end_s = 0.1 + tokens * 0.01
     own = make_finished(
         prompt_tokens=20_000, output_tokens=tokens + 1, prefill_s=0.1, decode_s=end_s - 0.1, e2e_s=end_s
@@ -119,7 +130,7 @@ def test_a_long_answer_stays_under_300_kb_and_says_what_a_cell_is(tokens):
     text = page(life(steps, times_s, prompt_tokens=20_000))
     assert len(text.encode()) < 300_000
     each = -(-tokens // 60)
-    assert f"A cell above the prompt is {each} tokens, a column {each} steps" in text
+    assert f"each further one {each} decode steps" in text
     assert ("rd is drawn." in text or "th is drawn." in text) == (tokens > 1500)
 
 

@@ -4,8 +4,7 @@ import pytest
 
 from phasewise.core.timeline import AttemptKind, GatewayTimes, Outcome, Part, Source
 from phasewise.diagnosis.analysis.request_life import life_of
-from phasewise.report.request.explain_view import about
-from phasewise.report.request.list_view import workers
+from phasewise.report.request.text import about, workers
 from phasewise.report.request.words import ledger_of, where_the_time_went
 from tests.builders import make_attempt, make_finished, make_span, make_step, make_timeline
 from tests.diagnosis.analysis.test_request_life import OWN, STEPS, life

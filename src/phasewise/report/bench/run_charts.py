@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from phasewise.benchmark.engine_watch import gauges
+from phasewise.benchmark.engine_watch import Gauge, gauges
 from phasewise.benchmark.statistics.summary import Summary
 from phasewise.core import latency
 from phasewise.core.timeline import Outcome, Timeline
 from phasewise.core.units import AxisScale, bound, duration, scale_for
-from phasewise.report.bench.concurrency import MIN_GAPS, counted_by_engine, gaps_by_concurrency
-from phasewise.report.bench.phases import IN_ORDER, Measured, PhaseStyle, stretches
+from phasewise.report.bench.measured import (
+    MIN_GAPS,
+    TAIL_GAPS,
+    Measured,
+    counted_by_engine,
+    gaps_by_concurrency,
+)
 from phasewise.report.charts import (
     Axis,
     Chart,
@@ -25,6 +30,7 @@ from phasewise.report.charts import (
     share_axis,
     upright,
 )
+from phasewise.report.time_parts import IN_ORDER, PhaseStyle, stretches
 
 BAR_LIMIT = 400
 """At most this many requests are drawn as bars; more would be thinner than a pixel."""
@@ -43,24 +49,20 @@ PERCENTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))
 def distributions(measured: Measured) -> list[Chart]:
     """The cumulative distributions of TTFT, TPOT and ITL."""
     report, slo = measured.report, measured.report.slo
+    ttft_s, tpot_s = measured.readings_s(latency.ttft_s), measured.readings_s(latency.tpot_s)
     gaps_s = [gap for timeline in measured.counted for gap in latency.chunk_gaps_s(timeline)]
     spreads = (
-        ("TTFT", "How long until the first token?", "requests", report.ttft_s, slo.ttft_s),
-        ("TPOT", "How fast is the stream?", "requests", report.tpot_s, slo.tpot_s),
-        ("ITL", "How long are the gaps?", "gaps", report.itl_pooled_s, None),
+        ("TTFT", "How long until the first token?", "requests", ttft_s, report.ttft_s, slo.ttft_s),
+        ("TPOT", "How fast is the stream?", "requests", tpot_s, report.tpot_s, slo.tpot_s),
+        ("ITL", "How long are the gaps?", "gaps", gaps_s, report.itl_pooled_s, None),
     )
-    readings = (measured.readings_s(latency.ttft_s), measured.readings_s(latency.tpot_s), gaps_s)
-    return [
-        _spread((name, question, of_what), sorted(values_s), summary, bound_s)
-        for (name, question, of_what, summary, bound_s), values_s in zip(spreads, readings, strict=True)
-        if values_s
-    ]
+    return [_spread(*spread) for spread in spreads if spread[3]]
 
 
 def _spread(
-    words: tuple[str, str, str], ordered_s: Sequence[float], summary: Summary, bound_s: float | None
+    name: str, question: str, of_what: str, values_s: Sequence[float], summary: Summary, bound_s: float | None
 ) -> Chart:
-    name, question, of_what = words
+    ordered_s = sorted(values_s)
     scale, y = scale_for(ordered_s[-1]), share_axis(f"share of {of_what}")
     curve = cumulative(f"all {of_what}", "--accent", ordered_s, scale, of_what)
     marks = tuple(
@@ -124,11 +126,7 @@ def request_bars(measured: Measured) -> Chart | None:
     if not timelines:
         return None
     drawn = even_sample(list(enumerate(timelines, start=1)), BAR_LIMIT)
-    sampled = (
-        f" Shown: {len(drawn)} of {len(timelines)} requests, evenly sampled."
-        if len(drawn) < len(timelines)
-        else ""
-    )
+    sampled = f" Shown: {len(drawn)} of {len(timelines)} requests, evenly sampled."
     height = max(min(9 * len(drawn), 520), 100)
     # Rows that are left out leave no gaps.
     thickness = height / len(drawn) * (0.8 if len(drawn) <= 60 else 1.05)
@@ -143,7 +141,7 @@ def request_bars(measured: Measured) -> Chart | None:
         "Where did each request's time go?",
         "One row per request, from its planned arrival to its last token. Wide "
         "bars before decode are slow starts, long decodes are slow streams, and a growing queue is overload."
-        + sampled,
+        + (sampled if len(drawn) < len(timelines) else ""),
         x,
         (panel,),
     )
@@ -193,34 +191,26 @@ def ttft_by_prompt(measured: Measured) -> Chart | None:
         return None
     points = even_sample(started, POINT_LIMIT)
     scale = scale_for(max(first_s for _, _, first_s in points))
-    kinds = (("nothing cached", False, "--prefill"), ("prefix cached", True, "--engine-queue"))
-    series = tuple(
-        ChartSeries(
-            name,
-            colour,
-            Mark.DOTS,
-            tuple(
-                (tokens, scale.of(s))
-                for timeline, tokens, s in points
-                if bool(timeline.cached_tokens) is cached
-            ),
-            f"TTFT {{y}} {scale.unit}, prompt {{x}} tokens",
-            size=7,
-            hollow=cached,
+    series = []
+    for name, cached, colour in (
+        ("nothing cached", False, "--prefill"),
+        ("prefix cached", True, "--engine-queue"),
+    ):
+        kind = tuple(
+            (tokens, scale.of(first_s))
+            for timeline, tokens, first_s in points
+            if bool(timeline.cached_tokens) is cached
         )
-        for name, cached, colour in kinds
-    )
+        if kind:
+            hover = f"TTFT {{y}} {scale.unit}, prompt {{x}} tokens"
+            series.append(ChartSeries(name, colour, Mark.DOTS, kind, hover, size=7, hollow=cached))
+    heights = [scale.of(first_s) for *_, first_s in points]
     return Chart(
         "Do longer prompts start later?",
         "One point per request. The rising line is prefill; points far above it waited for "
         "other requests, and cached prefixes lie below it.",
         axis("prompt length, tokens", [tokens for _, tokens, _ in points]),
-        (
-            Panel(
-                fitting_axis(f"TTFT, {scale.unit}", [scale.of(first_s) for *_, first_s in points]),
-                tuple(drawn for drawn in series if drawn.points),
-            ),
-        ),
+        (Panel(fitting_axis(f"TTFT, {scale.unit}", heights), tuple(series)),),
     )
 
 
@@ -229,7 +219,7 @@ def itl_by_concurrency(measured: Measured) -> Chart | None:
     groups = gaps_by_concurrency(measured)
     if not groups:
         return None
-    scale = scale_for(max(group.p99_s or group.p90_s for group in groups))
+    scale = scale_for(max(group.top_s for group in groups))
     placed = [((group.low + group.high) / 2, group) for group in groups]
     half = 0.3 * max(groups[0].high - groups[0].low + 1, (groups[-1].high - groups[0].low) / 40)
     texts = tuple(
@@ -240,24 +230,18 @@ def itl_by_concurrency(measured: Measured) -> Chart | None:
     whiskers = tuple((x, scale.of(group.p10_s), x, scale.of(group.p90_s)) for x, group in placed)
     boxes = tuple((x - half, scale.of(group.p25_s), x + half, scale.of(group.p75_s)) for x, group in placed)
     medians = tuple((x - half, scale.of(group.p50_s), x + half, scale.of(group.p50_s)) for x, group in placed)
-    tails = [(x, group, group.p99_s) for x, group in placed if group.p99_s is not None]
+    tails = [(x, group) for x, group in placed if group.gaps >= TAIL_GAPS]
+    dots = tuple((x, scale.of(group.p99_s)) for x, group in tails)
+    named = tuple(
+        f"{group.name} running: p99 {duration(group.p99_s)} of {group.gaps:,} gaps" for _, group in tails
+    )
     series = (
         ChartSeries("p10 to p90", "--decode", Mark.SEGMENTS, whiskers, size=1.5),
         ChartSeries("half of all gaps", "--decode-fill", Mark.BOXES, boxes, texts=texts),
         ChartSeries("median", "--decode", Mark.SEGMENTS, medians, size=2.5),
-        ChartSeries(
-            "p99, of 100 gaps or more",
-            "--text",
-            Mark.DOTS,
-            tuple((x, scale.of(p99_s)) for x, _, p99_s in tails),
-            texts=tuple(
-                f"{group.name} running: p99 {duration(p99_s)} of {group.gaps:,} gaps"
-                for _, group, p99_s in tails
-            ),
-            size=6,
-        ),
+        ChartSeries(f"p99, of {TAIL_GAPS} gaps or more", "--text", Mark.DOTS, dots, texts=named, size=6),
     )
-    values = [scale.of(value) for group in groups for value in (group.p10_s, group.p99_s or group.p90_s)]
+    values = [scale.of(value) for group in groups for value in (group.p10_s, group.top_s)]
     counted = (
         "requests running in the engine" if counted_by_engine(measured) else "streams open at this client"
     )
@@ -267,67 +251,49 @@ def itl_by_concurrency(measured: Measured) -> Chart | None:
         "Rising boxes: a larger batch slows every stream. p99 far above its box: other requests' prefill "
         f"stalls it. Counts with fewer than {MIN_GAPS} gaps are left out.",
         axis(counted, [placed[0][0] - 2 * half, placed[-1][0] + 2 * half], from_zero=False, whole=True),
-        (
-            Panel(
-                fitting_axis(f"ITL, {scale.unit}", values), tuple(drawn for drawn in series if drawn.points)
-            ),
-        ),
+        (Panel(fitting_axis(f"ITL, {scale.unit}", values), tuple(line for line in series if line.points)),),
     )
 
 
 def fullness(measured: Measured) -> list[Chart]:
     """The engine's load over the run; empty if the engine did not report it."""
-    if measured.run.engine is None:
+    run, warm_up_s = measured.run, measured.report.window.start_s
+    if run.engine is None:
         return []
     seen = [
-        gauge
-        for gauge in gauges(measured.run.engine, measured.run.started_unix_s)
-        if -1.0 <= gauge.at_s <= measured.run.wall_s + 2.0
+        gauge for gauge in gauges(run.engine, run.started_unix_s) if -1.0 <= gauge.at_s <= run.wall_s + 2.0
     ]
-    kv = _over_time("KV cache in use", "--prefill", [(g.at_s, g.kv_usage) for g in seen], "{y} at {x} s")
-    counts = (
-        _over_time("running", "--decode", [(g.at_s, g.running) for g in seen], "{y} at {x} s"),
-        _over_time("waiting", "--engine-queue", [(g.at_s, g.waiting) for g in seen], "{y} at {x} s"),
+
+    def line(name: str, colour: str, read: Callable[[Gauge], float | None]) -> ChartSeries:
+        points = [(gauge.at_s, value) for gauge in seen if (value := read(gauge)) is not None]
+        return ChartSeries(name, colour, Mark.STEPS, tuple(_peaks(points)), "{y} at {x} s")
+
+    def chart(
+        question: str, caption: str, scale: Callable[[float], Axis], *lines: ChartSeries
+    ) -> Chart | None:
+        drawn = tuple(line for line in lines if line.points)
+        if not drawn:
+            return None
+        y = scale(max(value for line in drawn for _, value in line.points) or 1.0)
+        x = axis(SECONDS, [at_s for line in drawn for at_s, _ in line.points if at_s >= 0])
+        return Chart(question, caption, x, (Panel(y, (*shade(warm_up_s, y), *drawn), height=200),))
+
+    charts = (
+        chart(
+            "Is the KV cache full?",
+            "The share of the KV cache in use. At 100% the engine queues or preempts requests.",
+            lambda most: share_axis("KV cache in use", most),
+            line("KV cache in use", "--prefill", lambda gauge: gauge.kv_usage),
+        ),
+        chart(
+            "Does the engine keep up?",
+            "Requests in the engine. A queue that keeps growing is overload.",
+            lambda most: axis("requests", [most], whole=True),
+            line("running", "--decode", lambda gauge: gauge.running),
+            line("waiting", "--engine-queue", lambda gauge: gauge.waiting),
+        ),
     )
-    known = tuple(line for line in counts if line.points)
-    charts = []
-    if kv.points:
-        charts.append(
-            _load_chart(
-                measured,
-                "Is the KV cache full?",
-                "The share of the KV cache in use. At 100% the engine queues or preempts requests.",
-                share_axis("KV cache in use", max(value for _, value in kv.points) or 1.0),
-                (kv,),
-            )
-        )
-    if known:
-        most = max(value for line in known for _, value in line.points)
-        charts.append(
-            _load_chart(
-                measured,
-                "Does the engine keep up?",
-                "Requests in the engine. A queue that keeps growing is overload.",
-                axis("requests", [most or 1.0], whole=True),
-                known,
-            )
-        )
-    return charts
-
-
-def _load_chart(
-    measured: Measured, question: str, caption: str, y: Axis, series: tuple[ChartSeries, ...]
-) -> Chart:
-    x = axis(SECONDS, [at_s for line in series for at_s, _ in line.points if at_s >= 0])
-    shaded = shade(measured.report.window.start_s, y)
-    return Chart(question, caption, x, (Panel(y, (*shaded, *series), height=200),))
-
-
-def _over_time(
-    name: str, colour: str, readings: Sequence[tuple[float, float | None]], hover: str
-) -> ChartSeries:
-    points = _peaks([(at_s, value) for at_s, value in readings if value is not None])
-    return ChartSeries(name, colour, Mark.STEPS, tuple(points), hover)
+    return [found for found in charts if found is not None]
 
 
 def _peaks(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -7,16 +7,13 @@ from collections.abc import Sequence
 from phasewise.benchmark.notes import TypicalTtft
 from phasewise.benchmark.results import BenchReport
 from phasewise.benchmark.statistics.summary import Summary, readings_needed
-from phasewise.core.units import NONE, bound, count, counted, duration, durations, number, share
+from phasewise.core.units import bound, count, counted, duration, durations, number, share
 from phasewise.report.bench import run_charts
-from phasewise.report.bench.phases import Measured
-from phasewise.report.bench.table import account_rows, typical_rows
-from phasewise.report.diagnosis.ledger_rows import ledger
+from phasewise.report.bench.measured import Measured
+from phasewise.report.bench.table import account_rows, shifts_in_words, typical_rows
 from phasewise.report.drawn_charts import chart_grid, drawn
-from phasewise.report.layout import section
-from phasewise.report.markup import Html, element, table, together
-
-PERCENTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))
+from phasewise.report.markup import Html, element, section, table, together
+from phasewise.report.time_parts import ledger
 
 
 def run_sections(measured: Measured) -> Html:
@@ -29,9 +26,9 @@ def run_sections(measured: Measured) -> Html:
             section("Where TTFT goes", _typical(report.typical_ttft)),
             section(
                 "Latency distributions",
-                chart_grid(spreads, columns=3) if spreads else _sentence("No data for this chart."),
+                chart_grid(spreads, columns=3) if spreads else element("p", "No data for this chart."),
             ),
-            section("Requests over time", drawn(bars) if bars else _sentence("No request was sent.")),
+            section("Requests over time", drawn(bars) if bars else element("p", "No request was sent.")),
             section("What the latencies depend on", _drivers(measured)),
             section("Engine load", _fullness(measured)),
             section("Engine counters and client measurements", _two_accounts(measured)),
@@ -57,12 +54,7 @@ def verdict(report: BenchReport) -> str:
 
 def notes(report: BenchReport) -> Html:
     """The caveats of the figures as a list; empty without any."""
-    moved = (
-        f"{shift.metric} shifted at {shift.at_s:.1f} s of the run: {duration(shift.before_s)} "
-        f"before, {duration(shift.after_s)} after."
-        for shift in report.shifts
-    )
-    listed = (*report.notes, *moved)
+    listed = (*report.notes, *shifts_in_words(report))
     return element("ul", *(element("li", note) for note in listed), class_="notes") if listed else Html("")
 
 
@@ -72,7 +64,8 @@ def objective(report: BenchReport) -> str:
 
 
 def _cards(report: BenchReport) -> Html:
-    goodput = report.goodput
+    goodput, host = report.goodput, report.host
+    busy = [("machine busy", host.busy_share), ("CPU steal", host.stolen_share)] if host else []
     return element(
         "div",
         _latency_card("TTFT", "time to first token", report.ttft_s, "request"),
@@ -110,40 +103,37 @@ def _cards(report: BenchReport) -> Html:
                 ("excess, longest", duration(report.stall_excess_s.max)),
             ),
         ),
-        _card("Generator", "delay of sending", duration(report.lag_s.p50), "p50", _generator_rows(report)),
+        _card(
+            "Generator",
+            "delay of sending",
+            duration(report.lag_s.p50),
+            "p50",
+            (
+                ("longest", duration(report.lag_s.max)),
+                *((name, share(value)) for name, value in busy),
+            ),
+        ),
         class_="cards",
     )
 
 
-def _generator_rows(report: BenchReport) -> tuple[tuple[str, str], ...]:
-    rows = [("longest", duration(report.lag_s.max))]
-    if report.host is not None:
-        rows += [
-            ("machine busy", share(report.host.busy_share)),
-            ("CPU steal", share(report.host.stolen_share)),
-        ]
-    return tuple(rows)
-
-
 def _latency_card(name: str, meaning: str, summary: Summary, noun: str) -> Html:
-    rows = tuple(
-        (percentile, _with_interval(summary, percentile, needed_share, noun))
-        for percentile, needed_share in PERCENTILES[1:]
-    )
     low = interval(summary, "p50")
     under = f"p50 of {counted(summary.count, noun)}" + (f", 95%: {low}" if low else "")
+    rows = [
+        ("p90", _with_interval(summary, "p90", 0.9, noun)),
+        ("p99", _with_interval(summary, "p99", 0.99, noun)),
+    ]
     return _card(name, meaning, duration(summary.p50), under, rows)
 
 
 def _with_interval(summary: Summary, percentile: str, needed_share: float, noun: str) -> Html:
-    value = getattr(summary, percentile)
+    value, spread = getattr(summary, percentile), interval(summary, percentile)
     if value is None:
-        needed = readings_needed(needed_share)
-        return together((NONE, element("small", f"too few {noun}s: {summary.count} of {needed}")))
-    spread = interval(summary, percentile)
-    return together(
-        (duration(value), element("small", f"95%: {spread}" if spread else "too few for an interval"))
-    )
+        small = f"too few {noun}s: {summary.count} of {readings_needed(needed_share)}"
+    else:
+        small = f"95%: {spread}" if spread else "too few for an interval"
+    return together((duration(value), element("small", small)))
 
 
 def interval(summary: Summary, percentile: str) -> str:
@@ -165,14 +155,14 @@ def _card(name: str, meaning: str, figure: str, under: str, rows: Sequence[tuple
 
 
 def _drivers(measured: Measured) -> Html:
-    charts = (run_charts.ttft_by_prompt(measured), run_charts.itl_by_concurrency(measured))
-    missing = []
-    if charts[0] is None:
-        missing.append("TTFT by prompt length is missing: no reply reported its prompt length.")
-    if charts[1] is None:
-        missing.append("ITL by running requests is missing: no stream had two chunks.")
-    known = [found for found in charts if found is not None]
-    return together((*([chart_grid(known)] if known else []), *map(_sentence, missing)))
+    by_prompt, by_batch = run_charts.ttft_by_prompt(measured), run_charts.itl_by_concurrency(measured)
+    charts = {
+        "TTFT by prompt length is missing: no reply reported its prompt length.": by_prompt,
+        "ITL by running requests is missing: no stream had two chunks.": by_batch,
+    }
+    known = [chart for chart in charts.values() if chart is not None]
+    missing = (element("p", why) for why, chart in charts.items() if chart is None)
+    return together((*([chart_grid(known)] if known else []), *missing))
 
 
 def _fullness(measured: Measured) -> Html:
@@ -180,13 +170,13 @@ def _fullness(measured: Measured) -> Html:
     if charts:
         return chart_grid(charts)
     if measured.run.engine is None:
-        return _sentence("Not observed: this address does not serve vLLM's metrics (/metrics).")
-    return _sentence("Not observed: the engine's metrics do not include its KV cache or its queue.")
+        return element("p", "Not observed: this address does not serve vLLM's metrics (/metrics).")
+    return element("p", "Not observed: the engine's metrics do not include its KV cache or its queue.")
 
 
 def _typical(typical: TypicalTtft | None) -> Html:
     if typical is None:
-        return _sentence("Not observed: no request received a first token.")
+        return element("p", "Not observed: no request received a first token.")
     return ledger(
         typical_rows(typical),
         typical.ttft_s,
@@ -201,13 +191,14 @@ def _typical(typical: TypicalTtft | None) -> Html:
 def _two_accounts(measured: Measured) -> Html:
     report = measured.report
     if report.engine is None:
-        return _sentence("Only the client's measurements: this address serves no engine metrics.")
-    lead = _sentence(
+        return element("p", "Only the client's measurements: this address serves no engine metrics.")
+    lead = element(
+        "p",
         "Both should agree; where the client waits longer, the time was spent between them. The client's "
         "latencies are of requests that arrived in the window, the engine's of those that ended in it; its "
-        "counters are read once a second, so its window is up to two seconds longer."
+        "counters are read once a second, so its window is up to two seconds longer.",
     )
-    return together((lead, _narrow(table(("", "client", "engine"), account_rows(report)))))
+    return together((lead, table(("", "client", "engine"), account_rows(report), narrow=True)))
 
 
 def _errors(report: BenchReport) -> Html:
@@ -215,13 +206,5 @@ def _errors(report: BenchReport) -> Html:
     if report.unsent:
         rows.append(("never sent", count(report.unsent)))
     if not rows:
-        return _sentence("None: every request was sent and fully answered.")
-    return _narrow(table(("kind", "requests"), rows))
-
-
-def _narrow(wide: Html) -> Html:
-    return element("div", wide, class_="narrow")
-
-
-def _sentence(text: str) -> Html:
-    return element("p", text)
+        return element("p", "None: every request was sent and fully answered.")
+    return table(("kind", "requests"), rows, narrow=True)

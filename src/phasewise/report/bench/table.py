@@ -15,8 +15,8 @@ from phasewise.benchmark.run import CUT_SHORT
 from phasewise.benchmark.statistics.max_rate import MaxRate
 from phasewise.benchmark.statistics.summary import Summary
 from phasewise.core.units import NONE, bound, count, duration, elapsed, milliseconds, number, share
-from phasewise.report.diagnosis.ledger_rows import LedgerRow, rows_of_parts, share_in_words, with_rest
-from phasewise.report.text_tables import text_table
+from phasewise.report.console import text_table
+from phasewise.report.time_parts import LedgerRow, rows_of_parts, share_in_words, with_rest
 
 LINE_COLUMNS = 80
 LOAD_COLUMNS = 10
@@ -31,13 +31,22 @@ SWEEP_LATENCIES = (
 
 
 def render(report: BenchReport) -> RenderableType:
-    parts: list[RenderableType] = [_headline(report), *_warnings(report)]
+    left_out = report.window.warm_up_requests
+    warm_up = f", the first {left_out} left out as warm-up" if left_out else ""
+    headline = (
+        f"{report.model} at {report.url}: {report.succeeded} of {report.offered} requests answered in "
+        f"{duration(report.wall_s)}, {report.cache} prefix cache{warm_up}"
+    )
+    parts: list[RenderableType] = [Text(headline), *_warnings(report)]
     if report.succeeded:
         parts += [_latencies(report), _outcomes(report)]
     if report.typical_ttft is not None:
         parts.append(_ttft_parts(report.typical_ttft))
-    if report.engine is not None:
-        parts.append(_engine(report))
+    if accounts := account_rows(report):
+        engine = text_table("Engine counters", ("over the same window", "engine", "client"))
+        for name, client, counted in accounts:
+            engine.add_row(name, counted, client)
+        parts.append(engine)
     parts += [Text(f"note: {note}") for note in _other(report)]
     if report.succeeded:
         parts.append(_definitions())
@@ -49,7 +58,9 @@ def render_sweep(points: Sequence[tuple[str, BenchReport]]) -> RenderableType:
     title = "Latency against load (milliseconds, 95% intervals)"
     # Without borders, which would take a quarter of the line.
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, collapse_padding=True)
-    load_width = _width_of_loads([label for label, _ in points])
+    # As wide as the longest load, if that is short, else as its longest word.
+    longest_word = max(len(word) for label, _ in points for word in label.split())
+    load_width = min(max(len(label) for label, _ in points), max(longest_word, LOAD_COLUMNS))
     speeds = [number(report.output_tokens_per_s) for _, report in points]
     others = load_width + max(map(len, ("tok/s", *speeds))) + len("100%") + len(SWEEP_LATENCIES) + 2
     space = (LINE_COLUMNS - others) // len(SWEEP_LATENCIES)
@@ -75,23 +86,8 @@ def _other(report: BenchReport) -> list[str]:
     return [note for note in report.notes if note not in report.warnings]
 
 
-def _width_of_loads(labels: Sequence[str]) -> int:
-    """As wide as the longest load, if that is short, else as its longest word."""
-    longest_word = max(len(word) for label in labels for word in label.split())
-    return min(max(map(len, labels)), max(longest_word, LOAD_COLUMNS))
-
-
 def render_max_rate(found: MaxRate, points: Sequence[tuple[str, BenchReport]]) -> RenderableType:
     return Group(render_sweep(points), Text(found.words))
-
-
-def _headline(report: BenchReport) -> Text:
-    window = report.window
-    warm_up = f", the first {window.warm_up_requests} left out as warm-up" if window.warm_up_requests else ""
-    return Text(
-        f"{report.model} at {report.url}: {report.succeeded} of {report.offered} requests answered in "
-        f"{duration(report.wall_s)}, {report.cache} prefix cache{warm_up}"
-    )
 
 
 def _warnings(report: BenchReport) -> list[Text]:
@@ -103,15 +99,15 @@ def _warnings(report: BenchReport) -> list[Text]:
         failed = ", ".join(f"{many} {kind}" for kind, many in errors.items())
         described = f"{sum(errors.values())} of {report.offered} requests were not answered: {failed}"
         lines.append(Text(described, style="yellow"))
-    lines += [
-        Text(
-            f"{shift.metric} shifted {elapsed(shift.at_s)} into the run: "
-            f"{duration(shift.before_s)} before, {duration(shift.after_s)} after",
-            style="yellow",
-        )
+    return [*lines, *(Text(line, style="yellow") for line in shifts_in_words(report))]
+
+
+def shifts_in_words(report: BenchReport) -> list[str]:
+    return [
+        f"{shift.metric} shifted {elapsed(shift.at_s)} into the run: "
+        f"{duration(shift.before_s)} before, {duration(shift.after_s)} after"
         for shift in report.shifts
     ]
-    return lines
 
 
 def _latencies(report: BenchReport) -> Table:
@@ -136,22 +132,26 @@ def _outcomes(report: BenchReport) -> Table:
     table = Table(title="Outcome", title_justify="left", show_header=False)
     table.add_column()
     table.add_column(justify="right")
-    table.add_row(
-        f"met TTFT {bound(report.slo.ttft_s)} and TPOT {bound(report.slo.tpot_s)}",
-        f"{report.goodput.met} of {report.goodput.offered} ({share(report.goodput.share)})",
-    )
-    table.add_row("goodput, requests/s", number(report.goodput_per_s))
-    table.add_row("answered, requests/s", number(report.requests_per_s))
-    table.add_row("throughput, output tokens/s", number(report.output_tokens_per_s))
-    table.add_row("prompt tokens, mean", count(report.prompt_tokens.mean))
-    table.add_row("prompt tokens from cache, total", count(report.cached_tokens))
-    table.add_row("output tokens, mean", count(report.output_tokens.mean))
-    table.add_row("chunks with content, total", f"{report.chunks:,}")
-    table.add_row("stalls", f"{report.stalls} in {report.stalled_requests} requests")
+    goodput, slo = report.goodput, report.slo
+    rows = [
+        (
+            f"met TTFT {bound(slo.ttft_s)} and TPOT {bound(slo.tpot_s)}",
+            f"{goodput.met} of {goodput.offered} ({share(goodput.share)})",
+        ),
+        ("goodput, requests/s", number(report.goodput_per_s)),
+        ("answered, requests/s", number(report.requests_per_s)),
+        ("throughput, output tokens/s", number(report.output_tokens_per_s)),
+        ("prompt tokens, mean", count(report.prompt_tokens.mean)),
+        ("prompt tokens from cache, total", count(report.cached_tokens)),
+        ("output tokens, mean", count(report.output_tokens.mean)),
+        ("chunks with content, total", f"{report.chunks:,}"),
+        ("stalls", f"{report.stalls} in {report.stalled_requests} requests"),
+    ]
     if report.without_engine_timings:
-        table.add_row("requests without engine timings", str(report.without_engine_timings))
-    for kind, many in report.errors.items():
-        table.add_row(f"not answered: {kind}", str(many))
+        rows.append(("requests without engine timings", str(report.without_engine_timings)))
+    rows += [(f"not answered: {kind}", str(many)) for kind, many in report.errors.items()]
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
@@ -172,13 +172,6 @@ def _ttft_parts(typical: TypicalTtft) -> Table:
         part = share_in_words(row.seconds, typical.ttft_s)
         table.add_row(row.name, row.source, milliseconds(row.seconds), part)
     table.add_row("TTFT", "", milliseconds(typical.ttft_s), "")
-    return table
-
-
-def _engine(report: BenchReport) -> Table:
-    table = text_table("Engine counters", ("over the same window", "engine", "client"))
-    for name, client, engine in account_rows(report):
-        table.add_row(name, engine, client)
     return table
 
 

@@ -14,15 +14,24 @@ from phasewise.diagnosis.analysis.attribution import explained, readings_of
 from phasewise.diagnosis.evidence import Evidence
 from phasewise.diagnosis.verdict import Ruling, Verdict
 from phasewise.report.diagnosis import sections, words
-from phasewise.report.diagnosis.ledger_rows import ledger, start_rows, stream_rows
 from phasewise.report.diagnosis.sections import examples, waterfalls
 from phasewise.report.diagnosis.stall_scene import SPAN_S, StallScene, worst_scenes
 from phasewise.report.diagnosis.step_charts import step_chart
 from phasewise.report.diagnosis.surroundings import engines_in_words, engines_table, workload_section
 from phasewise.report.diagnosis.words import tpot_in_words, ttft_in_words
 from phasewise.report.drawn_charts import drawn
-from phasewise.report.layout import defined, facts, moment, section, strip, whole_page
-from phasewise.report.markup import Html, element, together
+from phasewise.report.markup import (
+    Html,
+    defined,
+    element,
+    facts,
+    moment,
+    section,
+    strip,
+    together,
+    whole_page,
+)
+from phasewise.report.time_parts import ledger, start_rows, stream_rows
 
 # --- The definitions that the page prints.
 
@@ -57,15 +66,22 @@ TONES = {
 
 def report_page(verdict: Verdict, evidence: Evidence, subject: str) -> str:
     """The whole page. `subject` is the target, such as a gateway's address and its engines."""
-    traffic = "Synthetic probe" if verdict.summary.synthetic else "Live traffic"
+    summary, slo = verdict.summary, verdict.slo
+    traffic = "Synthetic probe" if summary.synthetic else "Live traffic"
+    probed = () if summary.probe is None else tuple(words.probe_in_words(summary.probe))
+    circumstances = {
+        "Window": f"{elapsed(summary.window_s)} from {moment(evidence.began_unix_s)}",
+        "Objective": f"TTFT {bound(slo.ttft_s)}, TPOT {bound(slo.tpot_s)}",
+        "phasewise": __version__,
+    }
     parts = (
         verdict_strip(verdict, subject, traffic),
         verdict_sections(verdict, evidence),
-        *_probe(verdict),
-        section("Traffic", workload_section(verdict.summary)),
+        *([section("What the probe measured", sections.bulleted(probed))] if probed else []),
+        section("Traffic", workload_section(summary)),
         *_examples(verdict, evidence),
         *_engines(verdict),
-        section("This window", _circumstances(verdict, evidence)),
+        section("This window", facts(circumstances)),
         defined(MEANINGS),
     )
     return whole_page(f"{words.headline(verdict)} - {subject}", together(parts))
@@ -75,11 +91,10 @@ def verdict_strip(verdict: Verdict, subject: str, traffic: str) -> Html:
     """The verdict in short, the first thing on its page. `traffic` says whether it was live or synthetic."""
     summary, top = verdict.summary, verdict.top
     late_sender = top is not None and top.cause in words.NOT_THE_SERVER
-    outcomes = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in summary.outcomes)
     requests = counted(sum(count for _, count in summary.outcomes), "request")
     about = (
         traffic,
-        f"{requests}: {outcomes}" if outcomes else "no requests",
+        f"{requests}: {words.outcomes(summary)}" if summary.outcomes else words.outcomes(summary),
         f"in {elapsed(summary.window_s)}",
         f"observed by {summary.seen_by}",
         subject,
@@ -99,6 +114,10 @@ def verdict_strip(verdict: Verdict, subject: str, traffic: str) -> Html:
 def verdict_sections(verdict: Verdict, evidence: Evidence) -> Html:
     """The verdict in full: where the time went, the worst stall, what to do, and why."""
     scenes = worst_scenes(verdict, evidence)
+    not_observed = verdict.summary.not_observed
+    unseen = (
+        sections.bulleted(not_observed) if not_observed else "Everything that the rules need was observed."
+    )
     parts = (
         *_caveats(verdict),
         *_where(verdict),
@@ -106,65 +125,39 @@ def verdict_sections(verdict: Verdict, evidence: Evidence) -> Html:
         section("What to do", sections.what_to_do(verdict)),
         *([section("Why: all causes found", sections.findings(verdict))] if verdict.findings else []),
         *_steps(scenes, verdict, evidence),
-        section("Not observed", sections.not_observed(verdict.summary)),
+        section("Not observed", unseen),
     )
     return together(parts)
 
 
-def _circumstances(verdict: Verdict, evidence: Evidence) -> Html:
-    return facts(
-        {
-            "Window": f"{elapsed(verdict.summary.window_s)} from {moment(evidence.began_unix_s)}",
-            "Objective": f"TTFT {bound(verdict.slo.ttft_s)}, TPOT {bound(verdict.slo.tpot_s)}",
-            "phasewise": __version__,
-        }
-    )
-
-
-def _probe(verdict: Verdict) -> Iterator[Html]:
-    probe = verdict.summary.probe
-    if probe is not None and (lines := tuple(words.probe_in_words(probe))):
-        yield section("What the probe measured", sections.bulleted(lines))
-
-
 def _caveats(verdict: Verdict) -> Iterator[Html]:
-    text = words.caveats(verdict)
-    if text:
-        listed = element("ul", *(element("li", caveat) for caveat in text))
-        yield element("div", element("strong", "Before you act"), listed, class_="banner cut", role="alert")
+    if listed := words.caveats(verdict):
+        items = element("ul", *(element("li", caveat) for caveat in listed))
+        yield element("div", element("strong", "Before you act"), items, class_="banner cut", role="alert")
 
 
 def _where(verdict: Verdict) -> Iterator[Html]:
     """The two bars: where the time to the first token and the time per token went."""
-    bars = [*_start(verdict), *_stream(verdict)]
+    start, stream, slo, bars = verdict.summary.start, verdict.summary.stream, verdict.slo, []
+    if start is not None:
+        described = (
+            f"The mean TTFT of {start.timed} requests whose engine reported its phases; the parts add up. "
+            f"{start.step_timed} of them were matched to the engine's steps."
+        )
+        lead = f"TTFT {ttft_in_words(start)}; objective {bound(slo.ttft_s)}"
+        title = "Until the first token"
+        bars.append(ledger(start_rows(start), start.parts_mean_s, title, described, lead=lead))
+    if stream is not None:
+        described = (
+            f"The mean time of a token after the first, of {stream.step_timed or stream.streams} streams; "
+            "the parts add up."
+        )
+        lead = f"TPOT {tpot_in_words(stream)}; objective {bound(slo.tpot_s)}"
+        bars.append(
+            ledger(stream_rows(stream), stream.tpot_mean_s, "From token to token", described, lead=lead)
+        )
     if bars:
         yield section("Where the time went", element("div", *bars, class_=f"grid of-{len(bars)}"))
-
-
-def _start(verdict: Verdict) -> Iterator[Html]:
-    start = verdict.summary.start
-    if start is not None:
-        yield ledger(
-            start_rows(start),
-            start.parts_mean_s,
-            "Until the first token",
-            f"The mean TTFT of {start.timed} requests whose engine reported its phases; the parts add up. "
-            f"{start.step_timed} of them were matched to the engine's steps.",
-            lead=f"TTFT {ttft_in_words(start)}; objective {bound(verdict.slo.ttft_s)}",
-        )
-
-
-def _stream(verdict: Verdict) -> Iterator[Html]:
-    stream = verdict.summary.stream
-    if stream is not None:
-        yield ledger(
-            stream_rows(stream),
-            stream.tpot_mean_s,
-            "From token to token",
-            f"The mean time of a token after the first, of {stream.step_timed or stream.streams} streams; "
-            "the parts add up.",
-            lead=f"TPOT {tpot_in_words(stream)}; objective {bound(verdict.slo.tpot_s)}",
-        )
 
 
 def _worst_stall(scenes: tuple[StallScene, ...], evidence: Evidence) -> Iterator[Html]:

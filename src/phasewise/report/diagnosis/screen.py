@@ -14,18 +14,17 @@ from rich.text import Text
 
 from phasewise.core.units import bound, duration, elapsed
 from phasewise.diagnosis.advice.fix import Fix
-from phasewise.diagnosis.finding import Finding
 from phasewise.diagnosis.verdict import Ruling, Verdict
 from phasewise.report.diagnosis import words
-from phasewise.report.diagnosis.ledger_rows import (
+from phasewise.report.diagnosis.surroundings import engines_in_words, workload_in_words
+from phasewise.report.diagnosis.words import how_in_words, prediction_in_words, tpot_in_words, ttft_in_words
+from phasewise.report.time_parts import (
     LedgerRow,
     share_in_words,
     start_rows,
     stream_rows,
     worth_a_row,
 )
-from phasewise.report.diagnosis.surroundings import engines_in_words, workload_in_words
-from phasewise.report.diagnosis.words import how_in_words, prediction_in_words, tpot_in_words, ttft_in_words
 
 # --- Paragraphs, facts and bullets, wrapped to the screen's width.
 
@@ -195,11 +194,8 @@ def _head(verdict: Verdict, subject: str, width: int) -> Iterator[Text]:
         described += f" (confidence {verdict.top.confidence})"
     described = "; ".join((described, *words.besides(verdict)))
     yield from paragraph(described, width, style=STYLES.get(verdict.ruling, "bold red"))
-    outcomes = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in summary.outcomes)
-    seen = (
-        f"{subject}: {outcomes or 'no requests'} in {elapsed(summary.window_s)}, "
-        f"observed by {summary.seen_by}"
-    )
+    observed = f"in {elapsed(summary.window_s)}, observed by {summary.seen_by}"
+    seen = f"{subject}: {words.outcomes(summary)} {observed}"
     yield from paragraph(seen, width, style="dim")
     for caveat in words.caveats(verdict):
         yield from paragraph(caveat, width, style="yellow")
@@ -210,10 +206,6 @@ def _phase(
 ) -> Iterator[Text]:
     yield Text()
     yield from title(name, f"{figures}; objective {bound(objective_s)}", width)
-    yield from _bars(rows, whole_s, width)
-
-
-def _bars(rows: tuple[LedgerRow, ...], whole_s: float, width: int) -> Iterator[Text]:
     if rows:
         shown = worth_a_row(rows, whole_s)
         label_cells = max(LABEL_CELLS, *(len(row.name) + 1 for row in shown))
@@ -244,17 +236,13 @@ def _why(verdict: Verdict, width: int) -> Iterator[Text]:
     yield Text()
     yield from title("Why", "" if top is None else words.cost(top, verdict), width)
     if top is not None:
-        yield from bullets(_evidence(top), width)
+        yield from bullets((f"{stated.words} [{stated.source}]" for stated in top.facts[:FACTS]), width)
+        if len(top.facts) > FACTS:
+            yield from bullets((f"and {len(top.facts) - FACTS} more facts, in --json and --html",), width)
+        yield from bullets((f"refuted if {top.refuted_by}",), width)
     for found in others:
         share = words.brief_cost(found, verdict)
         line = f"also: {words.CAUSES[found.cause]}, {share} (confidence {found.confidence})"
         yield from bullets((line,), width)
     if missing:
         yield from bullets((missing,), width)
-
-
-def _evidence(found: Finding) -> Iterator[str]:
-    yield from (f"{stated.words} [{stated.source}]" for stated in found.facts[:FACTS])
-    if len(found.facts) > FACTS:
-        yield f"and {len(found.facts) - FACTS} more facts, in --json and --html"
-    yield f"refuted if {found.refuted_by}"

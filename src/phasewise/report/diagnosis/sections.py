@@ -10,15 +10,13 @@ from phasewise.core.steps import TimedStep
 from phasewise.core.timeline import Outcome, Part, Timeline
 from phasewise.core.units import counted, duration, number, share
 from phasewise.diagnosis.advice.fix import Figure, Fix
-from phasewise.diagnosis.analysis.window_summary import WindowSummary
 from phasewise.diagnosis.finding import Finding
 from phasewise.diagnosis.verdict import Verdict
-from phasewise.report.bench.phases import PHASES, stretches
 from phasewise.report.diagnosis import words
 from phasewise.report.diagnosis.stall_scene import DrawnStall
 from phasewise.report.diagnosis.words import FIGURES, interval_in_words, prediction_in_words
-from phasewise.report.layout import request, stacked, swatched
-from phasewise.report.markup import Html, element, table, together
+from phasewise.report.markup import Html, element, request, stacked, swatched, table, together
+from phasewise.report.time_parts import PHASES, stretches
 
 NAMED_STREAMS = 4
 """At most this many of the streams that stalled in one step are named; the others are counted."""
@@ -89,21 +87,18 @@ def findings(verdict: Verdict) -> Html:
 
 
 def _finding(found: Finding, verdict: Verdict) -> Html:
-    described = [words.cost(found, verdict), f"confidence {found.confidence}"]
+    described = f"{words.cost(found, verdict)}, confidence {found.confidence}"
     # The source comes first: it is short, and the fact may be long.
     evidence = [(stated.source.value, stated.words) for stated in found.facts]
+    filled = element("i", style=f"width:{100 * min(max(found.share, 0.0), 1.0):.1f}%")
+    bar = element("div", filled, class_="share", role="img", aria_label=words.weight(found))
     return element(
         "article",
-        element("h3", f"{words.CAUSES[found.cause]} ", element("span", ", ".join(described))),
-        *([_share_bar(found)] if found.phase in words.WHOLES else []),
+        element("h3", f"{words.CAUSES[found.cause]} ", element("span", described)),
+        *([bar] if found.phase in words.WHOLES else []),
         _pairs((*evidence, ("refuted if", found.refuted_by), ("cause id", _code(found.cause.value)))),
         class_="finding",
     )
-
-
-def _share_bar(found: Finding) -> Html:
-    filled = element("i", style=f"width:{100 * min(max(found.share, 0.0), 1.0):.1f}%")
-    return element("div", filled, class_="share", role="img", aria_label=words.weight(found))
 
 
 def stall_list(events: Sequence[DrawnStall], origin_unix_s: float, kept: bool) -> Html:
@@ -142,12 +137,6 @@ def _blamed(event: DrawnStall, timed: TimedStep, kept: bool) -> Iterator[str]:
         yield from (request(request_id, kept=kept), f"({tokens:,} tokens){end}")
 
 
-def not_observed(summary: WindowSummary) -> Html:
-    if not summary.not_observed:
-        return element("p", "Everything that the rules need was observed.")
-    return bulleted(summary.not_observed)
-
-
 def bulleted(items: Iterable[str]) -> Html:
     return element("ul", *(element("li", item) for item in items), class_="implied")
 
@@ -171,24 +160,16 @@ class Example:
 
 def examples(timelines: Sequence[Timeline]) -> tuple[Example, ...]:
     """The median, 90th percentile and slowest requests, each once, without rejected ones."""
+    seen = (timeline for timeline in timelines if timeline.outcome is not Outcome.REJECTED)
+    firsts = ((ttft_s(timeline), timeline) for timeline in seen)
     waited = sorted(
-        (
-            (_waited_s(timeline), timeline)
-            for timeline in timelines
-            if timeline.outcome is not Outcome.REJECTED
-        ),
-        key=lambda item: item[0],
+        ((timeline.ended_s if first_s is None else first_s, timeline) for first_s, timeline in firsts),
+        key=lambda waiting: waiting[0],
     )
-    if not waited:
-        return ()
     last = len(waited) - 1
     places = {last: "slowest", round(0.9 * last): "90th percentile", round(0.5 * last): "median"}
-    return tuple(Example(places[place], waited[place][1], waited[place][0]) for place in sorted(places))
-
-
-def _waited_s(timeline: Timeline) -> float:
-    first_s = ttft_s(timeline)
-    return timeline.ended_s if first_s is None else first_s
+    chosen = ((places[place], *waited[place]) for place in sorted(places) if waited)
+    return tuple(Example(which, timeline, waited_s) for which, waited_s, timeline in chosen)
 
 
 def waterfalls(drawn: Sequence[Example], kept: bool) -> Html:
@@ -207,7 +188,7 @@ def waterfalls(drawn: Sequence[Example], kept: bool) -> Html:
 
 
 def _waterfall(example: Example, longest_s: float, kept: bool) -> Html:
-    pieces = [item for item in stretches(example.timeline) if item.phase is not PHASES[Part.DECODE]]
+    pieces = [piece for piece in stretches(example.timeline) if piece.phase is not PHASES[Part.DECODE]]
     text = duration(example.waited_s) if example.answered else f"no answer in {duration(example.waited_s)}"
     tokens = example.timeline.prompt_tokens
     prompt = f" {tokens:,} prompt tokens" if tokens is not None else ""
@@ -219,15 +200,15 @@ def _waterfall(example: Example, longest_s: float, kept: bool) -> Html:
             element("small", request(example.timeline.request_id, kept=kept), prompt),
         ),
         stacked(
-            [(item.phase.name, item.seconds, item.phase.colour) for item in pieces],
+            [(piece.phase.name, piece.seconds, piece.phase.colour) for piece in pieces],
             longest_s,
             f"the parts of the {example.which} request's wait in proportion",
         ),
         element(
             "p",
             *(
-                element("span", swatched(item.phase.colour, item.phase.name), f" {duration(item.seconds)}")
-                for item in pieces
+                element("span", swatched(piece.phase.colour, piece.phase.name), f" {duration(piece.seconds)}")
+                for piece in pieces
             ),
             class_="parts",
         ),

@@ -105,10 +105,11 @@ def _ranks(verdict: Verdict, evidence: Evidence) -> list[_Rank]:
         if found is not None:
             served.setdefault(id(found.log), []).append(timeline)
     stalls = verdict.summary.stream.stalls if verdict.summary.stream is not None else ()
-    ranks = [(name, log) for name, logs in sorted(evidence.logs.items()) for log in logs if log.steps]
     return [
         _Rank(name, log, tuple(its := served.get(id(log), [])), stall_events(stalls, its))
-        for name, log in ranks
+        for name, logs in sorted(evidence.logs.items())
+        for log in logs
+        if log.steps
     ]
 
 
@@ -135,15 +136,13 @@ def stall_events(stalls: Iterable[ExplainedStall], timelines: Sequence[Timeline]
             step = _longest(found.steps)
             own = (found.request_id, found.stall.start_s)
             groups.setdefault(own if step is None else step.step.seq, []).append(found)
-    events = (_event(group, started) for group in groups.values())
+    events = []
+    for group in groups.values():
+        begins = [started[found.request_id] + found.stall.start_s for found in group]
+        ends = [begin_s + found.stall.duration_s for begin_s, found in zip(begins, group, strict=True)]
+        step = _longest(group[0].steps)
+        events.append(DrawnStall(min(begins), max(ends), group[0].cause, step, tuple(group)))
     return tuple(sorted(events, key=lambda event: -event.excess_s))
-
-
-def _event(group: Sequence[ExplainedStall], started: dict[str, float]) -> DrawnStall:
-    begins = [started[found.request_id] + found.stall.start_s for found in group]
-    ends = [begin_s + found.stall.duration_s for begin_s, found in zip(begins, group, strict=True)]
-    step = _longest(group[0].steps)
-    return DrawnStall(min(begins), max(ends), group[0].cause, step, tuple(group))
 
 
 def _longest(steps: Sequence[TimedStep]) -> TimedStep | None:
@@ -182,24 +181,25 @@ def _scene(rank: _Rank, begin_s: float, end_s: float) -> StallScene:
         event for event in rank.events if event.begin_unix_s < end_s and event.end_unix_s > begin_s
     )
     steps = _thinned(inside, events)
-    running = [timeline for timeline in rank.timelines if _streams_in(timeline, begin_s, end_s)]
+    running = [
+        timeline
+        for timeline in rank.timelines
+        if len(times := timeline.content_times_s) > 1
+        and timeline.started_unix_s + times[0] < end_s
+        and timeline.started_unix_s + times[-1] > begin_s
+    ]
     streams = _streams(running, events, begin_s, end_s)
-    left_out = []
-    if len(steps) < len(inside):
-        left_out.append(
-            f"{len(inside) - len(steps):,} of {len(inside):,} steps, evenly among the ordinary ones"
-        )
-    if len(streams) < len(running):
-        left_out.append(
-            f"{len(running) - len(streams):,} of {len(running):,} streams, none that stalled more"
-        )
-    if len(events) > EVENT_LIMIT:
-        left_out.append(f"{len(events) - EVENT_LIMIT:,} of {len(events):,} stalls, the smaller ones")
+    counts = (
+        (len(steps), len(inside), "steps, evenly among the ordinary ones"),
+        (len(streams), len(running), "streams, none that stalled more"),
+        (min(len(events), EVENT_LIMIT), len(events), "stalls, the smaller ones"),
+    )
+    left_out = (f"{every - kept:,} of {every:,} {what}" for kept, every, what in counts if kept < every)
     return StallScene(rank.engine, begin_s, end_s, steps, streams, events[:EVENT_LIMIT], tuple(left_out))
 
 
 def _thinned(steps: Sequence[TimedStep], events: Sequence[DrawnStall]) -> tuple[TimedStep, ...]:
-    """At most `limit` steps; those that caused a stall are always kept."""
+    """At most `STEP_LIMIT` steps; those that caused a stall are always kept."""
     if len(steps) <= STEP_LIMIT:
         return tuple(steps)
     guilty = {event.step.step.seq for event in events[:EVENT_LIMIT] if event.step is not None}
@@ -208,48 +208,29 @@ def _thinned(steps: Sequence[TimedStep], events: Sequence[DrawnStall]) -> tuple[
     return tuple(sorted(chain(kept, others), key=lambda timed: timed.step.seq))
 
 
-def _streams_in(timeline: Timeline, begin_s: float, end_s: float) -> bool:
-    times = timeline.content_times_s
-    return (
-        len(times) > 1
-        and timeline.started_unix_s + times[0] < end_s
-        and timeline.started_unix_s + times[-1] > begin_s
-    )
-
-
 def _streams(
     running: Sequence[Timeline], events: Sequence[DrawnStall], begin_s: float, end_s: float
 ) -> tuple[DrawnStream, ...]:
+    """The streams that stalled most, then an even sample of the others, in the order of their arrival."""
     stalled: dict[str, list[ExplainedStall]] = {}
     for found in chain.from_iterable(event.stalls for event in events):
         stalled.setdefault(found.request_id, []).append(found)
-
-    def lost_s(timeline: Timeline) -> float:
-        return sum(found.stall.excess_s for found in stalled.get(timeline.request_id, ()))
-
-    hit = sorted(
-        (timeline for timeline in running if timeline.request_id in stalled),
-        key=lambda timeline: -lost_s(timeline),
-    )[:STREAM_LIMIT]
+    lost_s = {name: sum(found.stall.excess_s for found in stalls) for name, stalls in stalled.items()}
+    hit = [timeline for timeline in running if timeline.request_id in stalled]
+    hit = sorted(hit, key=lambda timeline: -lost_s[timeline.request_id])[:STREAM_LIMIT]
     spared = [timeline for timeline in running if timeline.request_id not in stalled]
     left = STREAM_LIMIT - len(hit)
     chosen = [*hit, *(even_sample(spared, left) if left > 1 else spared[:left])]
-    return tuple(
-        _stream(timeline, stalled.get(timeline.request_id, ()), begin_s, end_s)
-        for timeline in sorted(chosen, key=lambda timeline: timeline.started_unix_s)
-    )
-
-
-def _stream(
-    timeline: Timeline, stalled: Sequence[ExplainedStall], begin_s: float, end_s: float
-) -> DrawnStream:
-    origin_s = timeline.started_unix_s
-    times = (origin_s + at_s for at_s in timeline.content_times_s)
-    return DrawnStream(
-        timeline.request_id,
-        tuple(at_s for at_s in times if begin_s <= at_s <= end_s),
-        tuple(
-            (origin_s + found.stall.start_s, origin_s + found.stall.start_s + found.stall.duration_s)
-            for found in stalled
-        ),
-    )
+    streams = []
+    for timeline in sorted(chosen, key=lambda timeline: timeline.started_unix_s):
+        origin_s = timeline.started_unix_s
+        times = (origin_s + at_s for at_s in timeline.content_times_s)
+        stalls = [found.stall for found in stalled.get(timeline.request_id, ())]
+        streams.append(
+            DrawnStream(
+                timeline.request_id,
+                tuple(at_s for at_s in times if begin_s <= at_s <= end_s),
+                tuple((origin_s + at.start_s, origin_s + at.start_s + at.duration_s) for at in stalls),
+            )
+        )
+    return tuple(streams)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from phasewise.core.steps import EngineStep, TimedStep
 from phasewise.core.units import count, duration
@@ -13,6 +13,7 @@ from phasewise.report.charts import (
     Label,
     Mark,
     Panel,
+    Point,
     axis,
     fitting_axis,
     rows_axis,
@@ -52,24 +53,18 @@ def step_chart(scene: StallScene, question: str, origin_unix_s: float) -> Chart:
 
 
 def _caption(scene: StallScene) -> str:
-    left_out = f" Not drawn: {'; '.join(scene.left_out)}." if scene.left_out else ""
-    text = (
-        f"Below: the steps of {scene.engine}; width and height show their duration. Above: a row "
-        "for each stream with a mark for each chunk of text."
+    stalls = " Red bars are stalls; a numbered band leads down to the step that caused them."
+    return (
+        f"Below: the steps of {scene.engine}; width and height show their duration. Above: a row for each "
+        f"stream with a mark for each chunk of text.{stalls if scene.events else ''}"
+        + (f" Not drawn: {'; '.join(scene.left_out)}." if scene.left_out else "")
     )
-    if scene.events:
-        text += " Red bars are stalls; a numbered band leads down to the step that caused them."
-    return text + left_out
 
 
-def _steps(scene: StallScene, origin_s: float, heights: Axis) -> tuple[ChartSeries, ...]:
-    chosen = ((*kind[:2], [timed for timed in scene.steps if kind[2](timed.step)]) for kind in KINDS)
-    return tuple(
-        ChartSeries(
-            name,
-            colour,
-            Mark.BOXES,
-            tuple(
+def _steps(scene: StallScene, origin_s: float, heights: Axis) -> Iterator[ChartSeries]:
+    for name, colour, chosen in KINDS:
+        if steps := [timed for timed in scene.steps if chosen(timed.step)]:
+            boxes = tuple(
                 (
                     _start_s(timed) - origin_s,
                     heights.low,
@@ -77,12 +72,8 @@ def _steps(scene: StallScene, origin_s: float, heights: Axis) -> tuple[ChartSeri
                     (timed.duration_s or 0.0) * 1000,
                 )
                 for timed in steps
-            ),
-            texts=tuple(map(_step_in_words, steps)),
-        )
-        for name, colour, steps in chosen
-        if steps
-    )
+            )
+            yield ChartSeries(name, colour, Mark.BOXES, boxes, texts=tuple(map(_step_in_words, steps)))
 
 
 def _start_s(timed: TimedStep) -> float:
@@ -101,33 +92,24 @@ def _streams(streams: Sequence[DrawnStream], origin_s: float) -> list[ChartSerie
     """The legend's mark for a chunk, a series for each stream, and all stalls."""
     all_drawn = sum(len(stream.tokens_unix_s) for stream in streams) <= TICK_LIMIT
     series = [ChartSeries(CHUNK, "--muted", Mark.SEGMENTS, ())]
+    stalled: list[Point] = []
+    texts: list[str] = []
     for row, stream in enumerate(streams, start=1):
-        times = stream.tokens_unix_s
-        if not all_drawn:
-            times = (*times[:1], *times[-1:])
-        ticks = tuple((at_s - origin_s, row + 0.25, at_s - origin_s, row - 0.25) for at_s in times)
-        series.append(
-            ChartSeries(
-                stream.request_id,
-                "--muted",
-                Mark.SEGMENTS,
-                ticks,
-                "a chunk at {x} s",
-                size=1,
-                listed=False,
-            )
-        )
-    stalled = [
-        (
-            (begin_s - origin_s, row, end_s - origin_s, row),
-            f"{stream.request_id} stalled for {duration(end_s - begin_s)}",
-        )
-        for row, stream in enumerate(streams, start=1)
-        for begin_s, end_s in stream.stalls_unix_s
-    ]
+        name, times = stream.request_id, stream.tokens_unix_s
+        shown = times if all_drawn else (*times[:1], *times[-1:])
+        ticks = tuple((at_s - origin_s, row + 0.25, at_s - origin_s, row - 0.25) for at_s in shown)
+        hover = "a chunk at {x} s"
+        series.append(ChartSeries(name, "--muted", Mark.SEGMENTS, ticks, hover, size=1, listed=False))
+        stalled += [
+            (begin_s - origin_s, row, end_s - origin_s, row) for begin_s, end_s in stream.stalls_unix_s
+        ]
+        texts += [
+            f"{name} stalled for {duration(end_s - begin_s)}" for begin_s, end_s in stream.stalls_unix_s
+        ]
     if stalled:
-        points, texts = zip(*stalled, strict=True)
-        series.append(ChartSeries("a stall", "--bad", Mark.SEGMENTS, points, texts=texts, size=5))
+        series.append(
+            ChartSeries("a stall", "--bad", Mark.SEGMENTS, tuple(stalled), texts=tuple(texts), size=5)
+        )
     return series
 
 

@@ -42,11 +42,8 @@ def workload_in_words(summary: WindowSummary) -> str:
     return ", ".join(facts) or "unknown"
 
 
-FEW_BINS = 7
-
-
 def workload_section(summary: WindowSummary) -> Html:
-    """The workload in words, its implications, and histograms of its lengths."""
+    """The workload in words, its implications, and the quantiles of its lengths."""
     text = workload_in_words(summary)
     parts = [element("p", f"{text[0].upper()}{text[1:]}.")]
     if summary.profile is not None:
@@ -60,13 +57,13 @@ def _profile(profile: WorkloadProfile) -> list[Html]:
         implied = (element("li", sentence) for sentence in profile.implications)
         parts.append(element("ul", *implied, class_="implied"))
     spreads = (
-        ("How long are the prompts?", profile.prompt_tokens),
-        ("How many prompt tokens were computed?", profile.uncached_tokens),
-        ("How long are the answers?", profile.output_tokens),
+        ("prompts", profile.prompt_tokens),
+        ("of them computed", profile.uncached_tokens),
+        ("answers", profile.output_tokens),
     )
-    drawn = [_spread(question, spread) for question, spread in spreads if spread is not None]
-    if drawn:
-        parts.append(element("div", *drawn, class_=f"grid of-{len(drawn)}"))
+    rows = [(name, *map(count, _quantiles(spread))) for name, spread in spreads if spread is not None]
+    if rows:
+        parts.append(table(("tokens", "requests", "p10", "p50", "p90", "p99", "max"), rows, narrow=True))
     if text := "; ".join(_concurrency(profile)):
         parts.append(element("p", f"{text[0].upper()}{text[1:]}.", class_="quantiles"))
     return parts
@@ -80,56 +77,8 @@ def _concurrency(profile: WorkloadProfile) -> Iterator[str]:
         yield f"gaps between arrivals vary by {number(profile.burstiness)} times their mean"
 
 
-def _spread(question: str, spread: Distribution) -> Html:
-    quantiles = (
-        ("p10", spread.p10),
-        ("p50", spread.p50),
-        ("p90", spread.p90),
-        ("p99", spread.p99),
-        ("max", spread.largest),
-    )
-    text = ", ".join(f"{name} {count(value)}" for name, value in quantiles if value is not None)
-    return element(
-        "figure",
-        element("h3", question),
-        *(_histogram(spread.histogram, question) if spread.histogram else ()),
-        element("figcaption", f"Tokens of {count(spread.count)} requests: {text}."),
-    )
-
-
-def _histogram(bins: Sequence[tuple[int, int]], question: str) -> tuple[Html, Html]:
-    """A bar for every power of two from the smallest to the largest, including empty ones."""
-    counts = dict(bins)
-    bound, last = min(counts), max(counts)
-    bounds = [bound]
-    while bound < last:
-        bound = 2 * bound + 1
-        bounds.append(bound)
-    most = max(counts.values())
-    bars = (
-        element(
-            "i",
-            style=f"height:{100 * counts.get(upper, 0) / most:.1f}%",
-            title=f"{upper // 2 + 1:,} to {upper:,} tokens: {counts.get(upper, 0):,} requests"
-            if upper
-            else f"none: {counts[0]:,} requests",
-        )
-        for upper in bounds
-    )
-    # A bar is labelled with its smallest value; of many bars every second one.
-    every = 1 if len(bounds) <= FEW_BINS else 2
-    names = (
-        element("span", _short(upper // 2 + 1 if upper else 0) if place % every == 0 else "")
-        for place, upper in enumerate(bounds)
-    )
-    return (
-        element("div", *bars, class_="bins", role="img", aria_label=question),
-        element("div", *names, class_="bin-names"),
-    )
-
-
-def _short(tokens: int) -> str:
-    return f"{tokens // 1024}k" if tokens >= 1024 else str(tokens)
+def _quantiles(spread: Distribution) -> tuple[float | None, ...]:
+    return (spread.count, spread.p10, spread.p50, spread.p90, spread.p99, spread.largest)
 
 
 # --- Many engines in a few lines: what they have in common, and the names of outliers.
@@ -216,34 +165,32 @@ def engines_table(engines: Sequence[EngineSurroundings]) -> Html:
     A few engines are shown side by side, many one below the other with common readings shown once.
     """
     described = [_engine(engine) for engine in engines]
-    names = [name for name in described[0] if any(each[name] != NONE for each in described)]
+    rows = {
+        name: cells
+        for name in dict.fromkeys(name for each in described for name in each)
+        if set(cells := tuple(each.get(name, NONE) for each in described)) != {NONE}
+    }
     if len(engines) <= SIDE_BY_SIDE:
         head = ("", *(engine.name for engine in engines))
-        side_by_side = table(head, [(name, *(each[name] for each in described)) for name in names])
-        return element("div", side_by_side, class_="narrow")
-    common = [name for name in names if len({each[name] for each in described}) == 1]
-    alike = ", ".join(f"{name} {described[0][name]}" for name in common)
-    own = [name for name in names if name not in common]
-    rows = [
-        (engine.name, *(each[name] for name in own)) for engine, each in zip(engines, described, strict=True)
-    ]
-    return together(
-        (*([element("p", f"All alike: {alike}.")] if alike else []), table(("engine", *own), rows))
-    )
+        return table(head, [(name, *cells) for name, cells in rows.items()], narrow=True)
+    alike = ", ".join(f"{name} {cells[0]}" for name, cells in rows.items() if len(set(cells)) == 1)
+    own = {name: cells for name, cells in rows.items() if len(set(cells)) > 1}
+    by_engine = zip((engine.name for engine in engines), *own.values(), strict=True)
+    common = [element("p", f"All alike: {alike}.")] if alike else []
+    return together((*common, table(("engine", *own), by_engine)))
 
 
 def _engine(engine: EngineSurroundings) -> dict[str, str]:
-    drafts = engine.drafts
+    drafts, prefix_cache = engine.drafts, {True: "on", False: "off", None: NONE}[engine.prefix_cache_on]
+    accepted = drafts.accepted_tokens / drafts.drafted_tokens if drafts and drafts.drafted_tokens else None
     return {
         "requests": count(engine.requests),
-        **_engine_load(engine.engine_load),
+        **({} if engine.engine_load is None else _engine_load(engine.engine_load)),
         "KV tokens": count(engine.kv_tokens),
         "preemptions": count(engine.preemptions),
-        "prefix cache": {True: "on", False: "off", None: NONE}[engine.prefix_cache_on],
-        **_steps(engine.steps),
-        "drafts accepted": share(
-            drafts.accepted_tokens / drafts.drafted_tokens if drafts and drafts.drafted_tokens else None
-        ),
+        "prefix cache": prefix_cache,
+        **({} if engine.steps is None else _steps(engine.steps)),
+        "drafts accepted": share(accepted),
         "age": duration(engine.age_s),
         "front end, cores": number(engine.front_end_cores),
         "waited for a CPU": share(engine.cpu_wait_share),
@@ -252,21 +199,21 @@ def _engine(engine: EngineSurroundings) -> dict[str, str]:
     }
 
 
-def _engine_load(engine_load: EngineLoad | None) -> dict[str, str]:
+def _engine_load(load: EngineLoad) -> dict[str, str]:
     return {
-        "running, mean": number(engine_load.running_mean if engine_load else None),
-        "running, most": count(engine_load.running_max if engine_load else None),
-        "waiting, mean": number(engine_load.waiting_mean if engine_load else None),
-        "waiting, most": count(engine_load.waiting_max if engine_load else None),
-        "KV used, most": share(engine_load.kv_usage_max if engine_load else None),
+        "running, mean": number(load.running_mean),
+        "running, most": count(load.running_max),
+        "waiting, mean": number(load.waiting_mean),
+        "waiting, most": count(load.waiting_max),
+        "KV used, most": share(load.kv_usage_max),
     }
 
 
-def _steps(steps: StepShape | None) -> dict[str, str]:
+def _steps(steps: StepShape) -> dict[str, str]:
     return {
-        "steps": count(steps.steps if steps else None),
-        "busy": share(steps.busy_share if steps else None),
-        "chunk, p50": count(steps.chunk_p50_tokens if steps else None),
-        "token budget": count(steps.budget_tokens if steps else None),
-        "decode step, p50": duration(steps.decode_step_p50_s if steps else None),
+        "steps": count(steps.steps),
+        "busy": share(steps.busy_share),
+        "chunk, p50": count(steps.chunk_p50_tokens),
+        "token budget": count(steps.budget_tokens),
+        "decode step, p50": duration(steps.decode_step_p50_s),
     }

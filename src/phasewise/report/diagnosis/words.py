@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 from phasewise.core.statistics import Interval
 from phasewise.core.units import duration, share
-from phasewise.diagnosis.advice.fix import NO_CLEAR_GAIN, Figure, Fix, PredictedChange
+from phasewise.diagnosis.advice.fix import NO_CLEAR_GAIN, Figure, Fix
 from phasewise.diagnosis.analysis.probe_reading import ProbeReading
 from phasewise.diagnosis.analysis.stall_causes import StallCause
 from phasewise.diagnosis.analysis.streams import StreamSummary
 from phasewise.diagnosis.analysis.ttft import StartSummary
+from phasewise.diagnosis.analysis.window_summary import WindowSummary
 from phasewise.diagnosis.finding import Cause, Confidence, Finding, Phase
 from phasewise.diagnosis.observed.not_observed import NO_ANSWER
 from phasewise.diagnosis.rules.failing import NAMED_ENGINES
@@ -107,6 +108,11 @@ def headline(verdict: Verdict) -> str:
     return f"{ruling}: {CAUSES[verdict.top.cause]}{rival}"
 
 
+def outcomes(summary: WindowSummary) -> str:
+    """How many of the window's requests ended in which way."""
+    return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in summary.outcomes) or "no requests"
+
+
 def besides(verdict: Verdict) -> tuple[str, ...]:
     """What stands beside the headline: the other slow phase, and what else is wrong with a slow server."""
     found = [] if verdict.also_slow is None else [f"also {verdict.also_slow.value.replace('_', ' ')}"]
@@ -148,10 +154,9 @@ def brief_cost(finding: Finding, verdict: Verdict) -> str:
 
 def _part_of_loss(finding: Finding, verdict: Verdict) -> str:
     """Its share of what the phase lost, in words; empty for a phase that lost nothing."""
-    lost_s = {
-        Phase.START: verdict.summary.start.lost_s if verdict.summary.start is not None else 0.0,
-        Phase.STREAM: verdict.summary.stream.lost_s if verdict.summary.stream is not None else 0.0,
-    }.get(finding.phase, 0.0)
+    phases = {Phase.START: verdict.summary.start, Phase.STREAM: verdict.summary.stream}
+    phase = phases.get(finding.phase)
+    lost_s = 0.0 if phase is None else phase.lost_s
     if lost_s <= 0:
         return ""
     return f"{share(min(finding.lost_s / lost_s, 1.0))} of the time lost beyond the objective"
@@ -287,8 +292,14 @@ def prediction_in_words(fix: Fix) -> str:
         if change.figure is not fix.aims_at
         and (change.interval.low < 1 - NO_CHANGE or change.interval.high > 1 + NO_CHANGE)
     ]
-    text = ", ".join(map(change_in_words, (*aimed, *others)))
-    doubt = ", though it may not help" if any(map(_may_not_help, aimed)) else ""
+    text = ", ".join(
+        f"{FIGURES[change.figure]} {interval_in_words(change.interval)}" for change in (*aimed, *others)
+    )
+    doubtful = any(
+        change.interval.low <= 1.0 if change.figure is Figure.THROUGHPUT else change.interval.high >= 1.0
+        for change in aimed
+    )
+    doubt = ", though it may not help" if doubtful else ""
     lost = "" if fix.effect.gain is None else f"; {_lost(fix.effect.gain)}"
     return f"predicted{doubt}: {text or 'no change'}{lost}"
 
@@ -297,18 +308,6 @@ def _lost(gain: float) -> str:
     if abs(gain) < NO_CLEAR_GAIN:
         return "about as much time lost beyond the objective"
     return f"time lost beyond the objective {-gain * 100:+.0f}%"
-
-
-def _may_not_help(change: PredictedChange) -> bool:
-    """Whether the interval includes no change or a change for the worse."""
-    if change.figure is Figure.THROUGHPUT:
-        return change.interval.low <= 1.0
-    return change.interval.high >= 1.0
-
-
-def change_in_words(change: PredictedChange) -> str:
-    """One figure's change, such as `TTFT p50 -40 to -62%`."""
-    return f"{FIGURES[change.figure]} {interval_in_words(change.interval)}"
 
 
 def interval_in_words(ratio: Interval) -> str:

@@ -1,14 +1,10 @@
-"""One request drawn as a textbook does: its prefill, every decode step, and the KV cache growing.
-
-Drawings are SVG that stretches to the width of the page, so they hold shapes only; words stand beside them.
-Colours are the names of CSS variables in report/assets/style.css.
-"""
+"""One request drawn as a textbook does: its prefill, every decode step, and the KV cache growing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import ceil
 
 from phasewise.core.latency import e2e_s, ttft_s
@@ -17,30 +13,23 @@ from phasewise.core.units import counted, duration, size
 from phasewise.costs.roofline.architecture import Architecture
 from phasewise.costs.roofline.step_demand import PrefillChunk, StepDemand, demand_of
 from phasewise.diagnosis.analysis.request_life import RequestLife, StepRole, even_shares
-from phasewise.report.bench.phases import PHASES, stretches
-from phasewise.report.charts import even_sample
-from phasewise.report.layout import swatched
-from phasewise.report.markup import Html, element, table
+from phasewise.report.charts import Axis, Chart, ChartSeries, Mark, Panel, axis, even_sample
+from phasewise.report.drawn_charts import drawn
+from phasewise.report.markup import Html, table, together
+from phasewise.report.time_parts import PHASES, stretches
 
-WIDE = 1000.0
-"""The width of a drawing in its own units."""
-WIDEST_GAP = 1.5
-"""The widest gap between two steps that are drawn: a wider one would look like a pause."""
+WIDEST_GAP = 0.0015
+"""The widest gap between two steps, as a share of the drawing: a wider one would look like a pause."""
+NARROWEST = 0.0004
+"""A block is drawn at least this wide, as a share of the drawing."""
 MOST_STEPS = 1_500
 """More steps than this are sampled: they would be thinner than a pixel."""
 MOST_COLUMNS = 60
-"""The KV cache is drawn at most so many cells high and wide; of a longer one, a cell is several tokens."""
-PROMPT_ROWS = 14
+"""The KV cache is drawn after at most so many steps."""
 KV_ELEMENT_BYTES = 2.0
-
+BLOCKS = Axis("", 0.0, 1.0, ())
+"""The axis of blocks whose height means nothing."""
 PREFILL, DECODE = "--prefill", "--decode"
-OTHERS, FROM_CACHE, STREAMS = "--prefill-others", "--cache-look-up", "--accent"
-WEIGHTS, KV = "--muted", "--kv-transfer"
-FAINT = 0.35
-"""The opacity of what was written before and is read again."""
-
-_Box = tuple[float, float, float, float]
-"""Left, top, width and height."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,217 +93,157 @@ def _chunks(timeline: Timeline) -> Iterator[DrawnStep]:
         yield DrawnStep(before_s, at_s, False, tokens, held)
 
 
-# --- Shapes.
-
-
-def _boxes(boxes: Iterable[_Box], colour: str, *, faint: bool = False) -> Html:
-    """Rectangles of one colour as a single path."""
-    path = "".join(f"M{x:.5g} {y:.5g}h{w:.4g}v{h:.4g}h-{w:.4g}z" for x, y, w, h in boxes if w > 0 and h > 0)
-    opacity = f";fill-opacity:{FAINT:g}" if faint else ""
-    return element("path", d=path, style=f"fill:var({colour}){opacity}") if path else Html("")
-
-
-def _drawing(label: str, height: float, pixels: int, *shapes: Html, width: float = WIDE) -> Html:
-    return element(
-        "svg",
-        *shapes,
-        viewBox=f"0 0 {width:g} {height:g}",
-        preserveAspectRatio="none",
-        role="img",
-        aria_label=label,
-        class_="drawn",
-        style=f"height:{pixels}px",
-    )
-
-
-def _axis(*labels: str) -> Html:
-    return element("div", *(element("span", label) for label in labels), class_="axis")
-
-
-def legend(*entries: tuple[str, str]) -> Html:
-    return element("p", *(element("span", swatched(*entry)) for entry in entries), class_="parts")
-
-
-def _figure(question: str, caption: str, *content: str) -> Html:
-    return element("figure", element("h3", question), *content, element("figcaption", caption))
-
-
 # --- The request from its arrival to its end, and its steps.
 
 
-def whole_life(life: RequestLife, steps: Sequence[DrawnStep]) -> Html:
+def whole_life(life: RequestLife, steps: Sequence[DrawnStep]) -> Chart:
     """All of its time to scale: the parts of TTFT one after the other, then every decode step."""
     timeline = life.timeline
     end_s = e2e_s(timeline) or timeline.ended_s
-    scale = WIDE / end_s if end_s > 0 else 0.0
-    parts = [stretch for stretch in stretches(timeline) if stretch.phase is not PHASES[Part.DECODE]]
-    shapes = [
-        _boxes([(stretch.start_s * scale, 0.0, stretch.seconds * scale, 10.0)], stretch.phase.colour)
-        for stretch in parts
-    ]
-    decode = [step for step in even_sample(steps, MOST_STEPS) if not step.is_prefill]
-    shapes.append(_boxes(_slots(decode, 0.0, scale, 0.0, 10.0), DECODE))
-    entries = [
-        (stretch.phase.colour, f"{stretch.phase.name} {duration(stretch.seconds)}") for stretch in parts
-    ]
-    if decode:
-        entries.append(
-            (DECODE, f"decode {duration(sum(step.seconds for step in steps if not step.is_prefill))}")
+    series = [
+        ChartSeries(
+            f"{stretch.phase.name} {duration(stretch.seconds)}",
+            stretch.phase.colour,
+            Mark.BOXES,
+            ((stretch.start_s, 0.0, stretch.start_s + stretch.seconds, 1.0),),
         )
-    return _figure(
+        for stretch in stretches(timeline)
+        if stretch.phase is not PHASES[Part.DECODE]
+    ]
+    decode = [step for step in steps if not step.is_prefill]
+    if decode:
+        name = f"decode {duration(sum(step.seconds for step in decode))}"
+        series.append(_blocks(name, DECODE, even_sample(decode, MOST_STEPS), end_s))
+    return Chart(
         "The whole request, to scale",
         "From its arrival at the gateway to its end. For most parts until the first token only the duration "
         "is known: they are drawn in their usual order.",
-        _drawing("the request's parts in proportion", 10, 46, *shapes),
-        _axis("0", duration(end_s / 2), duration(end_s)),
-        legend(*entries),
+        axis("seconds since its arrival", [end_s]),
+        (Panel(BLOCKS, tuple(series), height=46),),
     )
 
 
-def _slots(
-    steps: Iterable[DrawnStep], from_s: float, scale: float, top: float, height: float
-) -> Iterator[_Box]:
-    """A box for each step, with a gap to the next one."""
+def _blocks(
+    name: str, colour: str, steps: Iterable[DrawnStep], span_s: float, low: float = 0.0
+) -> ChartSeries:
+    """A block for each step, with a gap to the next one; `span_s` is what the drawing covers."""
+    boxes = []
     for step in steps:
-        width = step.seconds * scale
-        yield (step.start_s - from_s) * scale, top, max(width - min(0.1 * width, WIDEST_GAP), 0.4), height
+        gap_s = min(0.1 * step.seconds, WIDEST_GAP * span_s)
+        boxes.append((step.start_s, low, step.start_s + max(step.seconds - gap_s, NARROWEST * span_s), 1.0))
+    return ChartSeries(name, colour, Mark.BOXES, tuple(boxes), "{width} s at {x} s")
 
 
-def own_steps(steps: Sequence[DrawnStep], *, recorded: bool) -> Html:
+def own_steps(steps: Sequence[DrawnStep], *, recorded: bool) -> Chart:
     """Its prefill and every decode step to scale, with what other requests had in them."""
     from_s, end_s = steps[0].start_s, steps[-1].end_s
-    scale = WIDE / (end_s - from_s) if end_s > from_s else 0.0
     shown = even_sample(steps, MOST_STEPS)
-    prefill = [step for step in shown if step.is_prefill]
-    decode = [step for step in shown if not step.is_prefill]
-    joined = [step for step in shown if step.other_prompt_tokens]
-    most = max((step.other_streams or 0 for step in shown), default=0)
-    shapes = [
-        _boxes(_slots(prefill, from_s, scale, 0.0, 20.0), PREFILL),
-        _boxes(_slots(decode, from_s, scale, 0.0, 20.0), DECODE),
-        _boxes(_slots(joined, from_s, scale, 0.0, 7.0), OTHERS),
+    kinds = [
+        ("prefill", PREFILL, [step for step in shown if step.is_prefill], 0.0),
+        ("decode", DECODE, [step for step in shown if not step.is_prefill], 0.0),
     ]
-    drawings = [_drawing("the prefill and every decode step in time", 20, 80, *shapes)]
-    entries = [(PREFILL, "prefill"), (DECODE, "decode")]
-    if joined:
-        entries.append((OTHERS, "other requests' prompts in the same step"))
-    if most:
-        bars = [
-            (
-                x,
-                20.0 - 20.0 * (step.other_streams or 0) / most,
-                width,
-                20.0 * (step.other_streams or 0) / most,
-            )
-            for step in shown
-            for x, _, width, _ in _slots([step], from_s, scale, 0.0, 20.0)
-        ]
-        drawings.append(_drawing("other streams in each step", 20, 40, _boxes(bars, STREAMS)))
-        entries.append((STREAMS, f"other streams in the step, at most {most}"))
-    left_out = f" Every {ceil(len(steps) / len(shown))}th is drawn." if len(shown) < len(steps) else ""
+    if joined := [step for step in shown if step.other_prompt_tokens]:
+        kinds.append(("other requests' prompts in the same step", "--prefill-others", joined, 0.65))
+    blocks = tuple(_blocks(name, colour, of, end_s - from_s, low) for name, colour, of, low in kinds)
+    panels = [Panel(BLOCKS, blocks, height=80)]
+    streams = tuple((step.start_s, step.other_streams or 0) for step in shown)
+    if most := max(many for _, many in streams):
+        line = ChartSeries("other streams", "--accent", Mark.STEPS, streams, "{y} at {x} s")
+        panels.append(Panel(axis("other streams in the step", [most], whole=True), (line,), height=60))
+    longest_s = max(step.seconds for step in steps)
     what = "step" if recorded else "chunk"
-    longest = max(steps, key=lambda step: step.seconds)
-    return _figure(
+    return Chart(
         f"Its prefill and its {counted(sum(not step.is_prefill for step in steps), f'decode {what}')}",
         "Widths are to scale; the height of a block means nothing. A wide block took long: the longest took "
-        f"{duration(longest.seconds)}."
+        f"{duration(longest_s)}."
         + (" A band marks other requests' prompts, not their share of the step." if joined else "")
         + ("" if recorded else " Without a step record, a block is the time from one chunk to the next.")
-        + left_out,
-        *drawings,
-        _axis(duration(from_s), duration((from_s + end_s) / 2), duration(end_s)),
-        legend(*entries),
+        + (f" Every {ceil(len(steps) / len(shown))}th is drawn." if len(shown) < len(steps) else ""),
+        axis("seconds since its arrival", [from_s, end_s], from_zero=False),
+        tuple(panels),
     )
 
 
-# --- The KV cache.
+# --- The KV cache, and the bytes that each step reads, by the model's shape.
 
 
-def kv_cache(steps: Sequence[DrawnStep], prompt_tokens: int, from_cache_tokens: int) -> Html:
-    """A column of cells for each step: the prompt below, and a new cell on top for each token."""
-    decode = [step for step in steps if not step.is_prefill]
-    written = sum(step.own_tokens for step in decode)
-    cell = max(1, ceil(max(written, len(decode)) / MOST_COLUMNS))
-    after = [
-        0,
-        *(sum(step.own_tokens for step in decode[: place + cell]) for place in range(0, len(decode), cell)),
+def kv_cache(steps: Sequence[DrawnStep], prompt_tokens: int, from_cache_tokens: int) -> Chart:
+    """A column for each step: what was in the KV cache before it, and what it added on top."""
+    decode = [step.own_tokens for step in steps if not step.is_prefill]
+    every = max(1, ceil(len(decode) / MOST_COLUMNS))
+    held = [*list(accumulate(decode, initial=prompt_tokens))[::every], prompt_tokens + sum(decode)]
+    columns = [
+        (place * every, before, (place + 0.9) * every, after)
+        for place, (before, after) in enumerate(pairwise(held))
+        if after > before
     ]
-    heights = [ceil(tokens / cell) for tokens in after]
-    rows, columns = max(heights), len(heights)
-    prompt_rows = min(PROMPT_ROWS, prompt_tokens)
-    cached_rows = round(prompt_rows * from_cache_tokens / prompt_tokens) if prompt_tokens else 0
-
-    def cells(column: int, low: int, high: int) -> Iterator[_Box]:
-        for row in range(low, high):
-            yield 10.0 * column, 10.0 * (rows + prompt_rows - row - 1), 9.0, 9.0
-
-    def all_cells(bounds: Iterable[tuple[int, int]]) -> Iterator[_Box]:
-        for column, (low, high) in enumerate(bounds):
-            yield from cells(column, low, high)
-
-    before = [0, *heights[:-1]]
-    new = zip(before, heights, strict=True)
-    again = [(0, 0), *((cached_rows, prompt_rows) for _ in heights[1:])]
-    shapes = (
-        _boxes(all_cells((0, cached_rows) for _ in heights), FROM_CACHE, faint=True),
-        _boxes(cells(0, cached_rows, prompt_rows), PREFILL),
-        _boxes(all_cells(again), PREFILL, faint=True),
-        _boxes(all_cells((prompt_rows, prompt_rows + low) for low in before), DECODE, faint=True),
-        _boxes(all_cells((prompt_rows + low, prompt_rows + high) for low, high in new), DECODE),
-    )
-    entries = [(PREFILL, f"written by the prefill: {prompt_tokens - from_cache_tokens:,} prompt tokens")]
-    if from_cache_tokens:
-        entries.insert(0, (FROM_CACHE, f"from the prefix cache: {from_cache_tokens:,} prompt tokens"))
-    entries.append((DECODE, "written by this decode step; faint: written before, and read again"))
-    each = "one token" if cell == 1 else f"{cell} tokens, a column {cell} steps"
-    last = steps[-1].cached_tokens
-    return _figure(
-        f"The KV cache grows from {prompt_tokens:,} to {last:,} tokens",
-        "The first column is the prefill, each further one a decode step. A cell above the prompt is "
-        f"{each}; the prompt is drawn as {counted(prompt_rows, 'row')} of cells, whatever its length. The "
-        "last output token is never written: nothing is computed after it.",
-        _drawing(
-            "the KV cache after each step",
-            10.0 * (rows + prompt_rows),
-            min(320, 60 + 9 * (rows + prompt_rows)),
-            *shapes,
-            width=10.0 * columns,
+    computed = (-every, from_cache_tokens, -0.1 * every, prompt_tokens)
+    kinds = {
+        f"from the prefix cache: {from_cache_tokens:,} prompt tokens": (
+            "--cache-look-up",
+            [(left, 0, right, from_cache_tokens) for left, _, right, _ in (computed, *columns)],
         ),
-        _axis("prefill", f"decode step {len(decode):,}" if decode else ""),
-        legend(*entries),
+        f"written by the prefill: {prompt_tokens - from_cache_tokens:,} prompt tokens": (PREFILL, [computed]),
+        "written before, and read again": (
+            "--prefill-fill",
+            [(left, from_cache_tokens, right, before) for left, before, right, _ in columns],
+        ),
+        "written by this decode step": (DECODE, columns),
+    }
+    low = max(0, 2 * prompt_tokens - held[-1]) if columns else 0
+    each = "a decode step" if every == 1 else f"{every} decode steps"
+    return Chart(
+        f"The KV cache grows from {prompt_tokens:,} to {steps[-1].cached_tokens:,} tokens",
+        f"The first column is the prefill, each further one {each}. The axis may begin within the prompt, so "
+        "that the growth can be seen. The last output token is never written: nothing is computed after it.",
+        axis("decode step", [-every, len(decode)], whole=True),
+        (
+            Panel(
+                axis("tokens in the KV cache", [low, held[-1]], from_zero=not low, whole=True),
+                tuple(
+                    ChartSeries(name, colour, Mark.BOXES, tuple(boxes))
+                    for name, (colour, boxes) in kinds.items()
+                    if from_cache_tokens or colour != "--cache-look-up"
+                ),
+            ),
+        ),
     )
-
-
-# --- Bytes per step, by the model's shape.
 
 
 def bytes_read(steps: Sequence[DrawnStep], model: Architecture) -> Html:
     """What each of its steps has to read from memory: the weights once, and its KV cache."""
-    shown = even_sample(steps, 4 * MOST_COLUMNS)
-    demands = [_demand(step, model) for step in shown]
-    most = max(demand.weight_bytes + demand.kv_read_bytes for demand in demands)
-
-    def bars(low: Sequence[float], high: Sequence[float]) -> Iterator[_Box]:
-        for place, (under, over) in enumerate(zip(low, high, strict=True)):
-            yield 10.0 * place, 100.0 * (1 - (under + over) / most), 9.0, 100.0 * over / most
-
-    weights, kv = [demand.weight_bytes for demand in demands], [demand.kv_read_bytes for demand in demands]
+    shown = even_sample(list(enumerate(steps, start=1)), 4 * MOST_COLUMNS)
+    read = [(place, _demand(step, model)) for place, step in shown]
+    width = 0.9 * len(steps) / len(shown)
+    weights = tuple((place - width, 0.0, place, demand.weight_bytes / 1e6) for place, demand in read)
+    kv = tuple(
+        (left, top, place, top + demand.kv_read_bytes / 1e6)
+        for (left, _, place, top), (_, demand) in zip(weights, read, strict=True)
+    )
+    most_kv = size(max(demand.kv_read_bytes for _, demand in read))
     decode = [step for step in steps if not step.is_prefill]
     named = [("prefill", steps[0])] if steps[0].is_prefill else []
     named += [("first decode step", decode[0]), ("last decode step", decode[-1])] if decode else []
-    rows = [(name, *_row(step, _demand(step, model))) for name, step in named]
-    return _figure(
-        f"Every step reads {size(weights[0])} of weights, however few tokens it computes",
+    chart = Chart(
+        f"Every step reads {size(read[0][1].weight_bytes)} of weights, however few tokens it computes",
         f"Calculated from the model's configuration with {KV_ELEMENT_BYTES:g} bytes per KV element, for this "
         "request alone: other streams in a step share the weights and read KV caches of their own. The rate "
         "is the memory bandwidth that it takes to read these bytes in the step's time. An engine with "
         "another number format of weights or KV cache reads more or less.",
-        _drawing("bytes read by each step", 100, 120, _boxes(bars([0.0] * len(shown), weights), WEIGHTS),
-                 _boxes(bars(weights, kv), KV), width=10.0 * len(shown)),
-        _axis("first step", f"last step, {size(weights[-1] + kv[-1])}"),
-        legend((WEIGHTS, "weights"), (KV, f"its KV cache, up to {size(max(kv))}")),
-        table(("step", "weights", "KV read", "KV written", "took", "rate"), rows),
-    )  # fmt: skip
+        axis("step", [len(steps)], whole=True),
+        (
+            Panel(
+                axis("MB read", [top for *_, top in kv]),
+                (
+                    ChartSeries("weights", "--muted", Mark.BOXES, weights),
+                    ChartSeries(f"its KV cache, up to {most_kv}", "--kv-transfer", Mark.BOXES, kv),
+                ),
+                height=160,
+            ),
+        ),
+    )
+    rows = [(name, *_row(step, _demand(step, model))) for name, step in named]
+    return together((drawn(chart), table(("step", "weights", "KV read", "KV written", "took", "rate"), rows)))
 
 
 def _demand(step: DrawnStep, model: Architecture) -> StepDemand:

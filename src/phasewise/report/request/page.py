@@ -1,4 +1,4 @@
-"""One request's life as one HTML file that opens anywhere, offline, and needs no script.
+"""One request's life as one HTML file that opens anywhere, offline.
 
 It shows ids, counts and times, never a prompt.
 """
@@ -14,11 +14,20 @@ from phasewise.core.timeline import Outcome, Timeline
 from phasewise.core.units import counted, duration
 from phasewise.costs.roofline.architecture import Architecture
 from phasewise.diagnosis.analysis.request_life import RequestLife
-from phasewise.report.diagnosis.ledger_rows import ledger
-from phasewise.report.layout import facts, moment, request, section, strip, whole_page
-from phasewise.report.markup import Html, element, table, together
+from phasewise.report.drawn_charts import drawn
+from phasewise.report.markup import (
+    Html,
+    element,
+    facts,
+    moment,
+    request,
+    section,
+    strip,
+    table,
+    together,
+    whole_page,
+)
 from phasewise.report.request.drawing import (
-    DrawnStep,
     bytes_read,
     drawn_steps,
     kv_cache,
@@ -26,6 +35,7 @@ from phasewise.report.request.drawing import (
     whole_life,
 )
 from phasewise.report.request.words import ledger_of, short_id, where_the_time_went
+from phasewise.report.time_parts import ledger
 
 MOST_FELLOWS = 12
 
@@ -52,12 +62,17 @@ def request_page(life: RequestLife, model: ModelShape, missing: Sequence[str] = 
     drawings = [whole_life(life, steps)]
     if steps:
         drawings.append(own_steps(steps, recorded=recorded))
-    parts.append(section("Prefill and decode", *drawings))
+    parts.append(section("Prefill and decode", *map(drawn, drawings)))
     if steps and timeline.prompt_tokens:
         parts.append(
-            section("The KV cache", kv_cache(steps, timeline.prompt_tokens, timeline.cached_tokens or 0))
+            section(
+                "The KV cache", drawn(kv_cache(steps, timeline.prompt_tokens, timeline.cached_tokens or 0))
+            )
         )
-        parts.append(section("Bytes read per step", _bytes(steps, model)))
+        left_out = f"Left out: {model.why_not}. `--config` names a model's config.json."
+        known = model.architecture
+        read = element("p", left_out) if known is None else bytes_read(steps, known)
+        parts.append(section("Bytes read per step", read))
     if timeline.attempts:
         parts.append(section("Who shared its steps", _fellows(life)))
     parts.append(section("This request", _circumstances(timeline)))
@@ -108,7 +123,12 @@ def _tokens(count: int | None, cached: int | None = None) -> str:
 def _equation(timeline: Timeline) -> Html:
     first_s, whole_s, per_token_s = ttft_s(timeline), e2e_s(timeline), tpot_s(timeline)
     if first_s is None or whole_s is None or per_token_s is None:
-        return element("p", f"It does not apply here: {_why_no_tpot(timeline)}.")
+        why = "TPOT needs a stream of one choice with two or more tokens"
+        if not timeline.streamed:
+            why = "the reply was not streamed, so nobody saw its first token"
+        elif whole_s is None:
+            why = "the request did not end well"
+        return element("p", f"It does not apply here: {why}.")
     n = timeline.output_tokens or 0
     return element(
         "p",
@@ -122,20 +142,6 @@ def _equation(timeline: Timeline) -> Html:
         ),
         class_="equation",
     )
-
-
-def _why_no_tpot(timeline: Timeline) -> str:
-    if not timeline.streamed:
-        return "the reply was not streamed, so nobody saw its first token"
-    if e2e_s(timeline) is None:
-        return "the request did not end well"
-    return "TPOT needs a stream of one choice with two or more tokens"
-
-
-def _bytes(steps: Sequence[DrawnStep], model: ModelShape) -> Html:
-    if model.architecture is None:
-        return element("p", f"Left out: {model.why_not}. `--config` names a model's config.json.")
-    return bytes_read(steps, model.architecture)
 
 
 def _fellows(life: RequestLife) -> Html:
@@ -162,13 +168,10 @@ def _fellows(life: RequestLife) -> Html:
 
 
 def _ledgers(life: RequestLife) -> Html:
-    found = ledger_of(life)
+    found, caption = ledger_of(life), "The parts add up."
     title, total = ("Until the first token", "TTFT") if found.stream else ("Until its end", "in all")
-    groups = [(found.start, found.start_s, title, total)]
+    figures = [ledger(found.start, found.start_s, title, caption, total=total)]
     if found.stream:
-        groups.append((found.stream, found.stream_s, "From the first token to the last", "in all"))
-    figures = [
-        ledger(rows, seconds, title, "The parts add up.", total=total)
-        for rows, seconds, title, total in groups
-    ]
+        title = "From the first token to the last"
+        figures.append(ledger(found.stream, found.stream_s, title, caption, total="in all"))
     return element("div", *figures, class_=f"grid of-{len(figures)}")

@@ -17,15 +17,15 @@ from phasewise.diagnosis.analysis.stall_causes import (
     waits_for_workers,
 )
 from phasewise.diagnosis.analysis.token_ledger import token_ledger
-from phasewise.report.bench.phases import PHASES
-from phasewise.report.diagnosis.ledger_rows import (
+from phasewise.report.diagnosis.words import STALLS
+from phasewise.report.time_parts import (
+    PHASES,
     LedgerRow,
     rows_of_parts,
     token_rows,
     with_gateway_stages,
     with_rest,
 )
-from phasewise.report.diagnosis.words import STALLS
 
 WORTH_NAMING = 0.1
 """The sentence names its own prefill and parts of at least this share; the ledger has all of them."""
@@ -78,18 +78,14 @@ def ledger_of(life: RequestLife) -> RequestLedger:
     timeline = life.timeline
     found = _until_first_token(timeline)
     decode = _decode_of_plain_reply(timeline)
-    parts = with_rest(
-        (*rows_of_parts(found.parts), *decode), found.unexplained_s - sum(row.seconds for row in decode)
-    )
-    start = tuple(with_gateway_stages(parts, timeline.in_gateway))
+    rest_s = found.unexplained_s - sum(row.seconds for row in decode)
+    parts = with_rest((*rows_of_parts(found.parts), *decode), rest_s)
+    start = tuple(row for row in with_gateway_stages(parts, timeline.in_gateway) if row.seconds)
     stream = None if life.stream is None else token_ledger((life.stream,))
-    rows = () if stream is None else _with_waits(token_rows(stream, recorded=bool(life.steps)), timeline)
-    return RequestLedger(
-        _seen(start),
-        found.ttft_s,
-        _seen(rows),
-        0.0 if stream is None else stream.total_s,
-    )
+    if stream is None:
+        return RequestLedger(start, found.ttft_s)
+    rows = _with_waits(token_rows(stream, recorded=bool(life.steps)), timeline)
+    return RequestLedger(start, found.ttft_s, tuple(row for row in rows if row.seconds), stream.total_s)
 
 
 def _with_waits(rows: Sequence[LedgerRow], timeline: Timeline) -> tuple[LedgerRow, ...]:
@@ -122,10 +118,6 @@ def _decode_of_plain_reply(timeline: Timeline) -> tuple[LedgerRow, ...]:
     )
 
 
-def _seen(rows: Sequence[LedgerRow]) -> tuple[LedgerRow, ...]:
-    return tuple(row for row in rows if row.seconds)
-
-
 SHORT_ID = 8
 """Characters of an id that are enough among thousands of requests; `explain` takes a beginning."""
 
@@ -143,13 +135,9 @@ def where_the_time_went(life: RequestLife) -> str:
     timeline = life.timeline
     if timeline.from_cache:
         return f"Answered from the cache in {duration(e2e_s(timeline) or timeline.ended_s)}."
-    return f"{_failures(timeline)}{_start(life)}.{_stream(life)}{_own_rejection(timeline)}"
-
-
-def _own_rejection(timeline: Timeline) -> str:
-    """What rejected it and what changes that, where that was the gateway."""
     own = OWN_REJECTIONS.get(timeline.reason or "") if timeline.outcome is Outcome.REJECTED else None
-    return "" if own is None else f" The gateway rejected it: {own}."
+    rejected = "" if own is None else f" The gateway rejected it: {own}."
+    return f"{_failures(timeline)}{_start(life)}.{_stream(life)}{rejected}"
 
 
 def _failures(timeline: Timeline) -> str:
@@ -180,13 +168,16 @@ def _failure(failed: Attempt, then: Attempt | None, timeline: Timeline) -> str:
 
 def _start(life: RequestLife) -> str:
     timeline = life.timeline
-    found = _until_first_token(timeline)
-    parts = [(entry.part, entry.source, entry.seconds) for entry in found.parts]
+    found, decode = _until_first_token(timeline), _decode_of_plain_reply(timeline)
     least_s = WORTH_NAMING * found.ttft_s
-    named = [_part(life, *entry) for entry in parts if entry[2] >= least_s > 0 or entry[0] is Part.PREFILL]
-    for row in _decode_of_plain_reply(timeline):
-        named.append(f"{duration(row.seconds)} decode of {counted(timeline.output_tokens or 0, 'token')}")
-    left_s = max(0.0, found.unexplained_s - sum(row.seconds for row in _decode_of_plain_reply(timeline)))
+    named = [
+        _part(life, entry.part, entry.source, entry.seconds)
+        for entry in found.parts
+        if entry.seconds >= least_s > 0 or entry.part is Part.PREFILL
+    ]
+    tokens = counted(timeline.output_tokens or 0, "token")
+    named += [f"{duration(row.seconds)} decode of {tokens}" for row in decode]
+    left_s = max(0.0, found.unexplained_s - sum(row.seconds for row in decode))
     if left_s >= least_s > 0 or not named:
         named.append(f"{duration(left_s)} unexplained")
     return f"{_what(timeline)} {duration(found.ttft_s)}: {', then '.join(named)}"
@@ -207,27 +198,22 @@ def _part(life: RequestLife, part: Part, source: Source, seconds: float) -> str:
         waited = max(life.of(StepRole.IN_FLIGHT), key=lambda step: step.end_s - step.start_s, default=None)
         return f"{took} waiting for {'a running step' if waited is None else step_in_words(waited)}"
     if part is Part.ENGINE_QUEUE and (steps := life.of(StepRole.QUEUED)):
-        return f"{took} in the engine's queue{_meantime(steps)}"
+        tokens = sum(step.other_prompt_tokens for step in steps)
+        others = _prompts(tokens, _others(steps))
+        during = f" while {counted(len(steps), 'step')} read {others}" if tokens else ""
+        return f"{took} in the engine's queue{during}"
     if part is Part.PREFILL:
         if source is not Source.STEP_RECORD:
             return f"{took} prefill (own and others', not separable)"
-        return f"{took} own prefill{_of_prompt(life)}"
+        of = " of a prompt of unknown length" if timeline.content_times_s else ", not finished"
+        if life.prefill_tokens is not None:
+            of = f" of {counted(life.prefill_tokens, 'token')}"
+        return f"{took} own prefill{of}"
     if part is Part.GATEWAY_WAIT and timeline.in_gateway is not None:
         stage, stage_s = max(timeline.in_gateway.stages, key=lambda stage: stage[1])
         if stage_s >= seconds / 2 > 0:
             return f"{took} {_PARTS[part]} ({_STAGES[stage]} {duration(min(stage_s, seconds))})"
     return f"{took} {_PARTS[part]}"
-
-
-def _of_prompt(life: RequestLife) -> str:
-    if life.prefill_tokens is not None:
-        return f" of {counted(life.prefill_tokens, 'token')}"
-    return " of a prompt of unknown length" if life.timeline.content_times_s else ", not finished"
-
-
-def _meantime(steps: Sequence[LifeStep]) -> str:
-    tokens = sum(step.other_prompt_tokens for step in steps)
-    return f" while {counted(len(steps), 'step')} read {_prompts(tokens, _others(steps))}" if tokens else ""
 
 
 def _others(steps: Sequence[LifeStep]) -> tuple[GuiltyPrompt, ...]:

@@ -10,13 +10,13 @@ from phasewise.benchmark.calibrate.result import Seen
 from phasewise.core.statistics import Interval
 from phasewise.costs.fit.step import StepWork, decoding, prefilling
 from phasewise.costs.fit.step_fit import CONFIDENCE
-from phasewise.report.calibrate_table import describe, render
+from phasewise.report.engine_view import describe, render_calibration
 from tests.benchmark.calibrate.builders import MACHINE, MET, MISSED, make_calibration, make_fit
 
 
 def printed(calibration, width=80):
     console = Console(width=width, file=io.StringIO(), no_color=True, highlight=False)
-    console.print(render(calibration))
+    console.print(render_calibration(calibration))
     return console.file.getvalue()
 
 

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from io import StringIO
 
 from phasewise.benchmark.generator import RunProgress
-from phasewise.report import live_view
-from phasewise.report.live_view import live_line, status
+from phasewise.report import console
+from phasewise.report.bench.measured import status
+from phasewise.report.console import live_line
 
 
 def make_progress(**fields) -> RunProgress:
@@ -40,7 +41,7 @@ def test_before_the_run_it_says_what_takes_the_time():
 
 
 async def test_a_terminal_is_left_clean(monkeypatch):
-    monkeypatch.setattr(live_view, "REDRAW_S", 0.01)
+    monkeypatch.setattr(console, "REDRAW_S", 0.01)
     stream = Terminal()
     async with live_line("measuring", lambda: status(make_progress()), stream):
         await until(lambda: stream.getvalue().count("10/40") >= 2)
@@ -48,7 +49,7 @@ async def test_a_terminal_is_left_clean(monkeypatch):
 
 
 async def test_a_log_file_gets_lines_now_and_then(monkeypatch):
-    monkeypatch.setattr(live_view, "PLAIN_EVERY_S", 0.01)
+    monkeypatch.setattr(console, "PLAIN_EVERY_S", 0.01)
     stream = StringIO()
     async with live_line("measuring", lambda: status(make_progress()), stream):
         await until(lambda: stream.getvalue().count("\n") >= 2)

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from phasewise.benchmark.statistics.comparison import MetricVerdict
-from phasewise.report.compare_page import render_page
-from phasewise.report.compare_table import cells, conclusion, notes
+from phasewise.report.compare import cells, conclusion, notes, render_page
 from tests.benchmark.compare.test_verdict import RULES, make_pairs, make_result, shown
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"

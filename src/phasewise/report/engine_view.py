@@ -1,20 +1,22 @@
-"""A calibration as text: the parts of a step's time, their errors, and predictions."""
+"""What was measured of an engine, as text: the parts of a step's time, and whether published claims hold."""
 
 from __future__ import annotations
 
+import re
 from math import exp
 
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from phasewise.benchmark.calibrate.result import WORST_CELLS, Calibration, Seen, prefill_works
 from phasewise.core.statistics import Interval
 from phasewise.core.units import counted, duration, elapsed, milliseconds, number, share, size
-from phasewise.costs.fit.misfit import Cell
 from phasewise.costs.fit.step import Binding, CostPart, StepBound, StepKind, StepWork
 from phasewise.costs.fit.step_fit import CONFIDENCE, error_span
-from phasewise.report.text_tables import text_table
+from phasewise.experiments.validation_claims import ClaimOutcome, ValidationReport
+from phasewise.report.console import text_table
 
 _UNITS = {
     CostPart.FLOOR: (1e3, "ms per step"),
@@ -34,19 +36,17 @@ _NAMES = {
 }
 
 
-def render(found: Calibration) -> RenderableType:
+def render_calibration(found: Calibration) -> RenderableType:
     """The fit, its errors, its predictions, and the bottleneck of each phase."""
     how = f"{found.rounds:.1f} rounds of probes" if found.rounds else "observed live"
     heading = (
         f"{found.model} at {found.url}: {found.fit.observations} steps in {len(found.fit.seen)} regimes, "
         f"{how} in {elapsed(found.took_s)}, from the {found.seen.value}"
     )
-    parts: list[RenderableType] = [Text(heading)]
-    parts += [_parts_table(found), _error_table(found), _prediction_table(found)]
-    parts += [Text(_bound_line(binding, found)) for binding in found.bindings]
-    parts += [Text(line) for line in _busy_lines(found)]
-    parts += [Text(line) for line in (*_form_lines(found), *_caveats(found))]
-    return Group(*parts)
+    bound_by = (_bound_line(binding, found) for binding in found.bindings)
+    lines = (*bound_by, *_busy_lines(found), *_form_lines(found), *_caveats(found))
+    tables = (_parts_table(found), _error_table(found), _prediction_table(found))
+    return Group(Text(heading), *tables, *map(Text, lines))
 
 
 def _parts_table(found: Calibration) -> Table:
@@ -150,17 +150,16 @@ def _form_lines(found: Calibration) -> list[str]:
     if found.form.fits:
         missed = f"{len(found.form.missed)} of {len(found.form.cells)} kinds of step deviate"
         return [f"The cost model fits within the noise: {missed}."]
-    worst = "; ".join(_missed(cell) for cell in found.form.missed[:WORST_CELLS])
+    worst = "; ".join(
+        f"{describe(cell.work)}: {share(abs(cell.off_by))} "
+        f"{'longer' if cell.off_by > 0 else 'shorter'} than fitted"
+        for cell in found.form.missed[:WORST_CELLS]
+    )
     return [
         f"THE COST MODEL DOES NOT FIT: {len(found.form.missed)} of {len(found.form.cells)} kinds of step "
-        "deviate "
-        f"by more than their own noise ({worst}). Do not trust predictions between the measured points."
+        f"deviate by more than their own noise ({worst}). Do not trust predictions between the measured "
+        "points."
     ]
-
-
-def _missed(cell: Cell) -> str:
-    longer = "longer" if cell.off_by > 0 else "shorter"
-    return f"{describe(cell.work)}: {share(abs(cell.off_by))} {longer} than fitted"
 
 
 def _caveats(found: Calibration) -> list[str]:
@@ -187,3 +186,55 @@ def _caveats(found: Calibration) -> list[str]:
 
 def _span(interval: Interval, scale: float) -> str:
     return f"{number(interval.low * scale)} to {number(interval.high * scale)}"
+
+
+# --- A validation report, and its line in docs/validated.md.
+
+_OUTCOME_STYLES = {
+    ClaimOutcome.FAILS: "bold red",
+    ClaimOutcome.INCONCLUSIVE: "bold yellow",
+    ClaimOutcome.HOLDS: "bold green",
+    ClaimOutcome.NOT_TRIED: "dim",
+}
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]<>()#!|~&@:])")
+
+
+def render_validation(report: ValidationReport) -> RenderableType:
+    """Every claim with its outcome, those that do not hold first."""
+    title = f"{_device(report)}, vLLM {report.versions['vllm']}, {report.settings['model']}"
+    counts = (f"{report.count(outcome)} {outcome}" for outcome in ClaimOutcome if report.count(outcome))
+    parts: list[RenderableType] = [Text(title, style="bold"), Text(", ".join(counts))]
+    order = list(_OUTCOME_STYLES)
+    for claim in sorted(report.claims, key=lambda claim: order.index(claim.outcome)):
+        outcome = (claim.outcome.upper(), _OUTCOME_STYLES[claim.outcome])
+        parts.append(Text.assemble("\n", outcome, f"  {claim.sentence}"))
+        published = "" if claim.outcome is ClaimOutcome.NOT_TRIED else f"\npublished: {claim.published}"
+        parts.append(Padding(Text(f"here: {claim.found}{published}"), (0, 0, 0, 2)))
+    return Group(*parts)
+
+
+def markdown_row(report: ValidationReport, link: str) -> str:
+    """The report's line in docs/validated.md; markup in its texts is escaped."""
+    failed = [f"`{claim.claim}`" for claim in report.claims if claim.outcome is ClaimOutcome.FAILS]
+    versions = f"vLLM {report.versions['vllm']}, phasewise {report.versions['phasewise']}"
+    cells = (
+        f"[{report.day}]({link})",
+        escaped(_device(report)),
+        escaped(f"{report.settings['model']}, {versions}"),
+        *(str(report.count(outcome)) for outcome in ClaimOutcome),
+        ", ".join(failed) or "none",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def escaped(text: str) -> str:
+    """A text in which nothing is Markdown or HTML."""
+    return _MARKDOWN.sub(r"\\\1", text)
+
+
+def _device(report: ValidationReport) -> str:
+    """The GPUs, or the processor where the engine runs on it."""
+    machine = report.machine
+    return str(
+        machine["gpus"] or f"{machine['processor']}, {machine['cores']} cores, {machine['memory_gib']} GiB"
+    )

@@ -1,6 +1,6 @@
-"""The parts of the mean TTFT and of the mean token time, as rows that add up, with source and colour.
+"""A request's time in named, coloured parts: stretches to draw, and rows that add up.
 
-Colours are the names of CSS variables in report/assets/style.css.
+Colours are the names of CSS variables in assets/style.css.
 """
 
 from __future__ import annotations
@@ -8,16 +8,80 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from phasewise.core import latency
 from phasewise.core.latency import PartTime
-from phasewise.core.timeline import GatewayTimes, Part, Source
+from phasewise.core.timeline import GatewayTimes, Part, Source, Timeline
 from phasewise.core.units import duration
 from phasewise.diagnosis.analysis.streams import StreamSummary
 from phasewise.diagnosis.analysis.token_ledger import TokenLedger
 from phasewise.diagnosis.analysis.ttft import StartSummary
 from phasewise.diagnosis.finding import FactSource
-from phasewise.report.bench.phases import PHASES, UNEXPLAINED
-from phasewise.report.layout import stacked, swatched
-from phasewise.report.markup import Html, element, table, together
+from phasewise.report.markup import Html, element, stacked, swatched, table, together
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseStyle:
+    """The name and the colour of a part of a request's time."""
+
+    name: str
+    colour: str
+
+
+_NAMES = {
+    Part.CLIENT_LAG: "generator lag",
+    Part.GATEWAY_WAIT: "gateway",
+    Part.CACHE_LOOK_UP: "cache lookup",
+    Part.EARLIER_ATTEMPTS: "earlier attempts",
+    Part.STEP_IN_FLIGHT: "waiting for running step",
+    Part.ENGINE_QUEUE: "engine queue",
+    Part.PREFILL: "prefill",
+    Part.PREFILL_OTHERS: "other requests' prefill",
+    Part.KV_TRANSFER: "KV transfer",
+    Part.DECODE: "decode",
+}
+PHASES = {part: PhaseStyle(name, f"--{part.value.replace('_', '-')}") for part, name in _NAMES.items()}
+"""Every part in the order it comes in a request."""
+UNEXPLAINED = PhaseStyle("unexplained", "--unexplained")
+IN_ORDER = (*(PHASES[part] for part in Part if part is not Part.DECODE), UNEXPLAINED, PHASES[Part.DECODE])
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Time of one phase, in seconds since the request's intended arrival."""
+
+    phase: PhaseStyle
+    start_s: float
+    seconds: float
+
+
+def stretches(timeline: Timeline) -> tuple[Stretch, ...]:
+    """The request end to end.
+
+    For most parts only their duration is known, so the parts of TTFT are drawn one after the other in their
+    usual order, and the unexplained part fills the time until the first token. A request that was never
+    answered is unexplained from its sending on.
+    """
+    first_s, breakdown = latency.ttft_s(timeline), latency.ttft_breakdown(timeline)
+    if breakdown is None:
+        parts = [(span.part, span.duration_s) for span in timeline.spans]
+    else:
+        parts = [(entry.part, entry.seconds) for entry in breakdown.parts]
+    at_s, until_s, found = 0.0, timeline.ended_s if first_s is None else first_s, []
+    for part, seconds in parts:
+        # Two sources may report the same time; the bar still ends at the first token.
+        shown_s = min(seconds, until_s - at_s)
+        if shown_s > 0:
+            found.append(Stretch(PHASES[part], at_s, shown_s))
+            at_s += shown_s
+    if until_s > at_s:
+        found.append(Stretch(UNEXPLAINED, at_s, until_s - at_s))
+    if first_s is not None:
+        end_s = latency.e2e_s(timeline) or timeline.content_times_s[-1]
+        found.append(Stretch(PHASES[Part.DECODE], first_s, max(end_s - first_s, 0.0)))
+    return tuple(found)
+
+
+# --- The parts of the mean TTFT and of the mean token time, as rows with source and colour.
 
 SMALL_SHARE = 0.01
 """Rows with a smaller share than this are merged."""
@@ -44,12 +108,16 @@ def start_rows(start: StartSummary) -> tuple[LedgerRow, ...]:
 
 def rows_of_parts(parts: Iterable[PartTime]) -> tuple[LedgerRow, ...]:
     """The parts of a TTFT, of one request or of a mean."""
-    return tuple(
-        LedgerRow(
-            _part_name(entry), entry.seconds, entry.source.value.replace("_", " "), PHASES[entry.part].colour
-        )
-        for entry in parts
-    )
+    rows = []
+    for entry in parts:
+        phase = PHASES[entry.part]
+        name = phase.name
+        if entry.part is Part.PREFILL:
+            # Only the step record separates a prompt's own tokens from those of others in the same steps.
+            own = entry.source is Source.STEP_RECORD
+            name = OWN_PREFILL if own else "prefill (own and others', not separable)"
+        rows.append(LedgerRow(name, entry.seconds, entry.source.value.replace("_", " "), phase.colour))
+    return tuple(rows)
 
 
 def with_rest(rows: Iterable[LedgerRow], rest_s: float) -> tuple[LedgerRow, ...]:
@@ -74,14 +142,6 @@ def with_gateway_stages(rows: Iterable[LedgerRow], times: GatewayTimes | None) -
         for stage, seconds in (*times.stages, ("placing, connecting", left_s)):
             yield replace(row, name=f"{row.name}: {stage}", seconds=min(seconds, left_s))
             left_s -= min(seconds, left_s)
-
-
-def _part_name(entry: PartTime) -> str:
-    if entry.part is not Part.PREFILL:
-        return PHASES[entry.part].name
-    # Only the step record separates a prompt's own tokens from those of other requests in the same steps.
-    own = entry.source is Source.STEP_RECORD
-    return OWN_PREFILL if own else "prefill (own and others', not separable)"
 
 
 def stream_rows(stream: StreamSummary) -> tuple[LedgerRow, ...]:

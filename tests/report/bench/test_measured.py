@@ -7,7 +7,7 @@ from phasewise.benchmark.workload.drafts import Conversations, Written
 from phasewise.benchmark.workload.plan import PlanSpec, fitted
 from phasewise.benchmark.workload.presets import PRESETS, Lengths, PresetName
 from phasewise.benchmark.workload.traces import Trace
-from phasewise.report.bench.wording import load_in_words, workload_in_words
+from phasewise.report.bench.measured import load_in_words, workload_in_words
 
 
 @pytest.mark.parametrize(
