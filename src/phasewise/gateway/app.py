@@ -30,23 +30,20 @@ from phasewise.gateway.api.worker_routes import ModelCards, WorkerRoutes
 from phasewise.gateway.health import POLL_INTERVAL_S, PROBE_TIMEOUTS, HealthWatcher
 from phasewise.gateway.kv_transfer.audit import KvTransferWatch
 from phasewise.gateway.kv_transfer.tickets import KvTransfers
-from phasewise.gateway.live.pages import GatewayPages
-from phasewise.gateway.live.routes import LiveRoutes
+from phasewise.gateway.live.routes import GatewayPages, LiveRoutes
 from phasewise.gateway.live.view import LiveView
 from phasewise.gateway.overload import OverloadWatch
 from phasewise.gateway.parts import GatewayParts
-from phasewise.gateway.processes.learned import export, learn
-from phasewise.gateway.processes.peers import Peers
+from phasewise.gateway.processes.peers import Peers, export, learn
 from phasewise.gateway.processes.records import AllRecords
 from phasewise.gateway.processes.replicas import SENDER_BYTES, OtherReplicas, ReplicaExchange
 from phasewise.gateway.processes.totals import CounterTotals
 from phasewise.gateway.progress_watch import ProgressWatch
 from phasewise.gateway.quarantine import Quarantine
 from phasewise.gateway.records.decision_file import DecisionFile
-from phasewise.gateway.records.logs import RequestLog
+from phasewise.gateway.records.logs import RejectionLog, RequestLog
 from phasewise.gateway.records.metric_families import DEFAULT_CLASS
 from phasewise.gateway.records.metrics import OwnState, PrometheusMetrics
-from phasewise.gateway.records.rejection_log import RejectionLog
 from phasewise.gateway.records.timeline_store import TimelineStore
 from phasewise.gateway.records.traces import TraceSink
 from phasewise.gateway.records.worker_log import WorkerLog

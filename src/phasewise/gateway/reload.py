@@ -21,7 +21,7 @@ from phasewise.core.worker import Worker
 from phasewise.fleet.config import GatewayConfig, GatewayFile, WorkerConfig
 from phasewise.fleet.config.credentials import access_of
 from phasewise.fleet.local.run_files import write_private
-from phasewise.gateway.discovery.sources import Discovery
+from phasewise.gateway.discovery import Discovery
 from phasewise.gateway.guard import ErrorGuard
 from phasewise.gateway.parts import GatewayParts
 from phasewise.gateway.server.certificate import certificate_of

@@ -25,8 +25,13 @@ import orjson
 
 from phasewise.core.errors import ConfigError
 from phasewise.fleet.local.run_files import write_private
-from phasewise.gateway.processes.order import ProcessOrder, error_file, socket_file
-from phasewise.gateway.processes.restart import RestartProgress, progress_file
+from phasewise.gateway.processes.order import (
+    ProcessOrder,
+    RestartProgress,
+    error_file,
+    progress_file,
+    socket_file,
+)
 from phasewise.gateway.processes.totals import add_ended
 
 logger = logging.getLogger("phasewise.gateway")
