@@ -146,8 +146,8 @@ class ResponseHead:
 def read_request_head(message: Message) -> RequestHead:
     """The first message of a request; of several headers with one name, the first counts."""
     headers: dict[bytes, bytes] = {}
-    for it in message.request_headers.headers.headers:
-        headers.setdefault(it.key.lower().encode(), it.raw_value or it.value.encode())
+    for line in message.request_headers.headers.headers:
+        headers.setdefault(line.key.lower().encode(), line.raw_value or line.value.encode())
     has_body, mode = not message.request_headers.end_of_stream, message.protocol_config.request_body_mode
     return RequestHead(
         method=headers.get(b":method", b"").decode("latin-1"),
@@ -164,23 +164,23 @@ def _subset(message: Message) -> frozenset[str] | None:
     if namespace is None or SUBSET not in namespace.fields:
         return None
     given = namespace.fields[SUBSET]
-    listed = [it.string_value for it in given.list_value.values] or given.string_value.split(",")
-    return frozenset(it.strip() for it in listed if it.strip())
+    listed = [address.string_value for address in given.list_value.values] or given.string_value.split(",")
+    return frozenset(address.strip() for address in listed if address.strip())
 
 
 def read_response_head(message: Message) -> ResponseHead:
     """The message in which Envoy reports the head of the response."""
     status = 0
-    for it in message.response_headers.headers.headers:
-        if it.key == ":status":
-            status = int(it.raw_value or it.value or 0)
+    for line in message.response_headers.headers.headers:
+        if line.key == ":status":
+            status = int(line.raw_value or line.value or 0)
     return ResponseHead(status, _failure(message))
 
 
 def _failure(message: Message) -> FailureKind | None:
     """None if the engine answered, or if Envoy does not say who did."""
-    found = [it.fields[DETAILS] for it in message.attributes.values() if DETAILS in it.fields]
-    details = "".join(it.string_value for it in found)
+    found = [given.fields[DETAILS] for given in message.attributes.values() if DETAILS in given.fields]
+    details = "".join(text.string_value for text in found)
     if not details or details == "via_upstream":
         return None
     if "connection_failure" in details or "connection_timeout" in details:
@@ -233,7 +233,7 @@ def passed_on(message: Message) -> Message:
 def _mutation(lines: Headers, removed: Sequence[str] = ()) -> _Fields:
     overwrite = {"append_action": OVERWRITE_IF_EXISTS_OR_ADD}
     headers = ({"key": name.decode(), "raw_value": given} for name, given in lines)
-    return {"set_headers": [{"header": it, **overwrite} for it in headers], "remove_headers": removed}
+    return {"set_headers": [{"header": header, **overwrite} for header in headers], "remove_headers": removed}
 
 
 @cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +97,7 @@ class ProcessOrder:
 
     def write(self, path: Path) -> None:
         """Only this user can read it."""
-        write_private(path, orjson.dumps(asdict(self)))
+        write_private(path, orjson.dumps(self))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import logging
 import marshal
 import re
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from phasewise.clients.http_client import HttpClient, Reply, Timeouts
@@ -29,19 +30,17 @@ LEARNED_WITHIN_S = 10.0
 _SOCKET_NAME = re.compile(r"process-(\d+)")
 
 
+@dataclass(frozen=True, slots=True)
 class Peers:
     """Without a `folder`, this process is alone.
 
     `process` is unique, `number` counts the processes of the gateway from 0, `secret` is what they all know.
     """
 
-    def __init__(
-        self, folder: Path | None = None, process: int = 0, number: int = 0, secret: bytes | None = None
-    ) -> None:
-        self.folder = folder
-        self.process = process
-        self.number = number
-        self.secret = secret
+    folder: Path | None = None
+    process: int = 0
+    number: int = 0
+    secret: bytes | None = field(default=None, repr=False)
 
     @property
     def others(self) -> list[int]:
