@@ -42,7 +42,7 @@ from phasewise.clients.http_client import HttpClient, Timeouts
 from phasewise.clients.kubernetes import ENDPOINT_SLICES, ApiServer, ListAgain
 from phasewise.core.errors import PhasewiseError, UpstreamError
 from phasewise.fleet.config import DEMO_MODEL, DiscoverConfig, phasewise_home
-from phasewise.gateway.discovery.endpoints import workers_in_slices
+from phasewise.gateway.discovery import workers_in_slices
 from tests.deploy.chart import CHART, values_of
 from tests.deploy.one_node import OneNode, running_node
 from tests.deploy.podman import GATEWAY, podman_with_base_image

@@ -19,8 +19,8 @@ from pathlib import Path
 from phasewise.fleet.config import load_gateway_file
 from phasewise.gateway.app import build_app
 from phasewise.gateway.overload import LOOK_EVERY_S, OverloadWatch
+from phasewise.gateway.processes.child import GatewayServer, server_config
 from phasewise.gateway.processes.supervisor import listen
-from phasewise.gateway.serve import GatewayServer, server_config
 
 EVERY_S = 0.005
 UNIT_S = 1e-4

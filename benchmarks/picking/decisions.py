@@ -19,8 +19,12 @@ from phasewise.fleet.config import GatewayConfig, GatewayFile, QueueConfig, Work
 from phasewise.gateway.api.pipeline import Arrival
 from phasewise.gateway.app import GatewayApp, build_app
 from phasewise.gateway.parts import GatewayParts
-from phasewise.gateway.picker.ext_proc import FULL_DUPLEX_STREAMED, ProcessingRequest
-from phasewise.gateway.picker.messages import ResponseHead, read_response_head
+from phasewise.gateway.picker.messages import (
+    FULL_DUPLEX_STREAMED,
+    ProcessingRequest,
+    ResponseHead,
+    read_response_head,
+)
 from phasewise.gateway.picker.picker import EndpointPicker, outcome_of
 from phasewise.gateway.quarantine import Quarantine
 from phasewise.gateway.records.timeline_builder import TimelineBuilder

@@ -15,7 +15,7 @@ from phasewise.fleet.engines.command import connector_arguments
 from tests.deploy.chart import EXAMPLES, MANIFESTS, ChartRejected, manifest, render, rendered, values_of
 from tests.deploy.kubernetes_tools import kubernetes_tools
 
-INFERENCE_POOL = "inference.networking.k8s.io/v1"  # tests/gateway/discovery tries it with a real API server
+INFERENCE_POOL = "inference.networking.k8s.io/v1"  # tried in tests/gateway/test_real_api_server.py
 A_KEY = f"gateway.apiKeys[0].sha256={'0' * 64}"
 AN_ENGINE = "engines.external[0].name=a,engines.external[0].url=http://a:8000,engines.external[0].model=m"
 

@@ -60,7 +60,7 @@ def test_the_package_can_be_built_from_what_is_copied(instructions, tmp_path):
     assert built.returncode == 0, built.stderr
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     files = zipfile.ZipFile(wheel).namelist()
-    assert "phasewise/gateway/serve.py" in files
+    assert "phasewise/gateway/app.py" in files
     assert fnmatch.filter(files, "phasewise/_engine_plugin/*.toml")
 
 

@@ -16,7 +16,7 @@ from phasewise.fleet.config import GatewayConfig, GatewayFile, WorkerConfig
 from phasewise.gateway.api.auth import key_sha256
 from phasewise.gateway.app import build_app
 from phasewise.gateway.health import PROBE_TIMEOUTS
-from phasewise.gateway.serve import server_config
+from phasewise.gateway.processes.child import server_config
 from tests.raw_server import raw_server
 
 ADMIN_KEY = "the-admins"

@@ -8,7 +8,7 @@ import orjson
 
 from phasewise.fleet.config import GatewayConfig, GatewayFile, WorkerConfig
 from phasewise.gateway.app import build_app
-from phasewise.gateway.picker.ext_proc import FULL_DUPLEX_STREAMED, ProcessingRequest
+from phasewise.gateway.picker.messages import FULL_DUPLEX_STREAMED, ProcessingRequest
 from phasewise.gateway.picker.picker import EndpointPicker
 
 CHAT = "/v1/chat/completions"

@@ -261,6 +261,8 @@ async def test_an_empty_cache_section_watches_in_this_process_and_serves_nothing
 
 def test_a_gateway_without_a_cache_loads_nothing_for_one():
     heavy = {"numpy", "redis", "onnxruntime", "tokenizers"}
-    script = f"import sys, phasewise.gateway.serve; print([it for it in {heavy} if it in sys.modules])"
+    script = (
+        f"import sys, phasewise.gateway.processes.child; print([it for it in {heavy} if it in sys.modules])"
+    )
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert loaded.stdout.strip() == "[]"

@@ -15,8 +15,8 @@ from phasewise.clients.engine_metrics import fetch_metrics
 from phasewise.clients.http_client import HttpClient
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.fleet.config import GatewayConfig, GatewayFile
-from phasewise.gateway import serve
 from phasewise.gateway.app import build_app
+from phasewise.gateway.processes import child
 from tests.gateway.gateway_process import running_process
 from tests.gateway.harness import chat_body, events_of, eventually, running_gateway, waiting_in, worker_for
 
@@ -100,20 +100,20 @@ async def test_what_outlasts_the_time_to_finish_gets_an_error(tmp_path):
     assert "Traceback" not in errors
 
 
-class _Server(serve.GatewayServer):
+class _Server(child.GatewayServer):
     @contextlib.contextmanager
     def capture_signals(self):
         yield
 
 
 async def test_a_connection_that_is_open_at_the_stop_gets_one_answer_more(monkeypatch):
-    monkeypatch.setattr(serve, "IDLE_S", 60.0)
+    monkeypatch.setattr(child, "IDLE_S", 60.0)
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     async with running_engines(1) as (engine,):
         file = GatewayFile(gateway=GatewayConfig(port=port), workers=[worker_for(engine)])
         app = build_app(file)
-        server = _Server(serve.server_config(file, app), app.edge)
+        server = _Server(child.server_config(file, app), app.edge)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         await eventually(lambda: server.started)
         used, fresh = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]

@@ -14,7 +14,7 @@ from phasewise.core.errors import ConfigError, UpstreamError
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.fleet.config import GatewayConfig, GatewayFile, WorkerConfig
 from phasewise.gateway.app import build_app
-from phasewise.gateway.serve import server_config
+from phasewise.gateway.processes.child import server_config
 from tests.gateway.harness import chat_body, events_of, running_gateway
 from tests.paths import ROOT
 

@@ -203,7 +203,7 @@ async def test_a_window_that_has_passed_is_judged_by_the_rules_of_diagnose():
         await eventually(lambda: len(gateway.app.gateway.timelines) == 8)
         path = f"{LIVE}/verdict?since_unix_s={began_s}&until_unix_s={time.time()}"
         streaming = asyncio.create_task(gateway.fetch("GET", path, headers=ADMIN))
-        await eventually(gateway.app.gateway.live._pages._asking.locked)
+        await eventually(gateway.app.gateway.live._asking.locked)
         assert (await gateway.fetch("GET", path, headers=ADMIN)).status == 503
         reply = await streaming
         found = orjson.loads(reply.body)

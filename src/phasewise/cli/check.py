@@ -35,7 +35,7 @@ from phasewise.fleet.engines.known_models import fleet_model
 from phasewise.fleet.local.placement import this_machine
 from phasewise.fleet.local.plan import plan_fleet
 from phasewise.fleet.local.run_files import RunPaths, is_supervised
-from phasewise.gateway.discovery.sources import found_at
+from phasewise.gateway.discovery import found_at
 from phasewise.report.console import out
 from phasewise.report.fleet_view import lines_of
 

@@ -40,10 +40,8 @@ from phasewise.fleet.local.port_check import WantedPort, reject_taken_ports
 from phasewise.fleet.local.run_files import LONE_GATEWAY_KEY, run_folder
 from phasewise.gateway.api.auth import key_sha256
 from phasewise.gateway.health import POLL_INTERVAL_S, find_recorder, first_model
-from phasewise.gateway.processes.order import GatewaySource, read_keys
-from phasewise.gateway.processes.restart import RestartProgress
-from phasewise.gateway.processes.restart import restart as restart_processes
-from phasewise.gateway.processes.start import start_gateway
+from phasewise.gateway.processes.order import GatewaySource, RestartProgress, read_keys
+from phasewise.gateway.processes.start import restart_gateway, start_gateway
 from phasewise.report.console import err, fail
 
 ASK_TIMEOUTS = Timeouts(connect_s=3.0, head_s=10.0, idle_s=10.0)
@@ -187,7 +185,7 @@ def _restart(targets: list[str], host: str, port: int) -> None:
             hint="start it without --restart; one that another user started, or with another PHASEWISE_HOME, "
             "is restarted there",
         )
-    restart_processes(there[-1], _report_progress)
+    restart_gateway(there[-1], _report_progress)
 
 
 def _report_progress(progress: RestartProgress) -> None:

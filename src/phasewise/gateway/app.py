@@ -16,7 +16,7 @@ from phasewise.clients.host import memory_bytes
 from phasewise.clients.http_client import HttpClient, Timeouts
 from phasewise.core.errors import ConfigError
 from phasewise.core.ports import TimelineSink
-from phasewise.fleet.config import GatewayConfig, GatewayFile, UpstreamConfig
+from phasewise.fleet.config import GatewayConfig, GatewayFile
 from phasewise.fleet.config.credentials import access_of
 from phasewise.fleet.local.gateway_run import GatewayRun, WorkerReport, gateway_url, picker_address
 from phasewise.gateway.answer_cache.cached_responses import CachedResponses
@@ -30,23 +30,20 @@ from phasewise.gateway.api.worker_routes import ModelCards, WorkerRoutes
 from phasewise.gateway.health import POLL_INTERVAL_S, PROBE_TIMEOUTS, HealthWatcher
 from phasewise.gateway.kv_transfer.audit import KvTransferWatch
 from phasewise.gateway.kv_transfer.tickets import KvTransfers
-from phasewise.gateway.live.pages import GatewayPages
 from phasewise.gateway.live.routes import LiveRoutes
 from phasewise.gateway.live.view import LiveView
 from phasewise.gateway.overload import OverloadWatch
 from phasewise.gateway.parts import GatewayParts
-from phasewise.gateway.processes.learned import export, learn
-from phasewise.gateway.processes.peers import Peers
+from phasewise.gateway.processes.peers import Peers, export, learn
 from phasewise.gateway.processes.records import AllRecords
 from phasewise.gateway.processes.replicas import SENDER_BYTES, OtherReplicas, ReplicaExchange
 from phasewise.gateway.processes.totals import CounterTotals
 from phasewise.gateway.progress_watch import ProgressWatch
 from phasewise.gateway.quarantine import Quarantine
 from phasewise.gateway.records.decision_file import DecisionFile
-from phasewise.gateway.records.logs import RequestLog
+from phasewise.gateway.records.logs import RejectionLog, RequestLog
 from phasewise.gateway.records.metric_families import DEFAULT_CLASS
 from phasewise.gateway.records.metrics import OwnState, PrometheusMetrics
-from phasewise.gateway.records.rejection_log import RejectionLog
 from phasewise.gateway.records.timeline_store import TimelineStore
 from phasewise.gateway.records.traces import TraceSink
 from phasewise.gateway.records.worker_log import WorkerLog
@@ -71,7 +68,7 @@ from phasewise.gateway.upstream.exchange import Exchange
 from phasewise.scheduling import World
 from phasewise.scheduling.engines_needed import pools_need
 from phasewise.scheduling.recording import UNRECORDED, DecisionRecorder
-from phasewise.scheduling.world import ClusterView, Health, WorkerChange
+from phasewise.scheduling.world import Health, WorkerChange
 
 if TYPE_CHECKING:
     from phasewise.clients.otlp_traces import OtlpTraces
@@ -233,6 +230,7 @@ def build_app(
 ) -> GatewayApp:
     """Build a gateway, or one of its processes. It makes no connection before it starts."""
     config, peers = file.gateway, peers or Peers()
+    kv, upstream = config.kv_transfer, config.upstream
     workers = workers_of(file.workers, peers.number, config.processes)
     quotas = build_quotas(config)
     authenticator = Authenticator(config, peers.secret)
@@ -242,14 +240,15 @@ def build_app(
     world = scheduling.new_world(
         rules_of(config, workers), workers, quotas, None if replicas is None else replicas.others
     )
-    engines = Engines(timeouts or _timeouts(config.upstream))
+    engines = Engines(timeouts or Timeouts(upstream.connect_s, upstream.first_byte_s, upstream.idle_s))
     engines.set_workers(
         WorkerChange((), tuple(workers)), {worker.name: access_of(worker) for worker in file.workers}
     )
     cache = _cache(config, world, engines.clients)
     open_requests = OpenRequests()
     # No gateway serves a request per microsecond, so the numbers after a restart are above those before it.
-    timelines = TimelineStore(config.keep_timelines, first_number=int(time.time() * 1e6))
+    first_number = int(time.time() * 1e6)
+    timelines = TimelineStore(config.keep_timelines, first_number=first_number, process=peers.process)
     kv_transfer_watch = KvTransferWatch(world, engines.connect, config.kv_transfer)
     bounds = EdgeBounds.of(config.limits)
     traces = _traces(config)
@@ -277,8 +276,7 @@ def build_app(
         kept_s=metrics_kept_s,
     )
     records = AllRecords(timelines, open_requests, peers)
-    live = LiveView(world, timelines, open_requests, engines.connect, slos_of(config), peers)
-    pages = GatewayPages(world, records, live, gateway_url(config))
+    live = LiveView(world, timelines, open_requests, engines.connect, metrics.slo_of, peers)
     rejections = RejectionLog(metrics.count_rejection)
     sinks: list[TimelineSink] = [timelines, metrics, kv_transfer_watch, live, rejections]
     if config.log.requests:
@@ -286,7 +284,7 @@ def build_app(
     if traces is not None and config.traces is not None:
         slow_per_s = config.traces.slow_per_s
         sinks.append(TraceSink(traces, slow_per_s, metrics.slo_of, lambda: world.cluster.models))
-    kv_transfers = _kv_transfers(config, world.cluster, metrics)
+    kv_transfers = KvTransfers(kv.timeout_s, kv.lease_s, world.cluster.is_up, metrics.count_kv_transfer)
     worker_log = WorkerLog(world.cluster, world.breakers.is_open, poll_interval_s)
     quarantine = Quarantine(config.quarantine_s, lambda ref: not world.cluster.is_up(ref))
     exchange = Exchange(engines.clients, kv_transfers, resumes=config.resume != "off")
@@ -325,7 +323,14 @@ def build_app(
         worker_log,
         WorkerRoutes(world.cluster, engines.connect),
         ModelCards(world.cluster),
-        LiveRoutes(live, pages, lambda: edge.stopping),
+        LiveRoutes(
+            live,
+            world,
+            records,
+            gateway_url(config),
+            lambda: metrics.slo_of(DEFAULT_CLASS),
+            lambda: edge.stopping,
+        ),
         cache,
     )
 
@@ -365,21 +370,12 @@ def build_app(
     )
 
 
-def _timeouts(config: UpstreamConfig) -> Timeouts:
-    return Timeouts(connect_s=config.connect_s, head_s=config.first_byte_s, idle_s=config.idle_s)
-
-
 def _replicas(config: GatewayConfig, authenticator: Authenticator) -> ReplicaExchange | None:
     """None without Redis: then replicas agree on conversations' homes at most."""
     if config.redis is None:
         return None
     key = authenticator.hash_key(b"gateways") if has_common_secret(config) else None
     return ReplicaExchange(config.redis, OtherReplicas(os.urandom(SENDER_BYTES), key))
-
-
-def _kv_transfers(config: GatewayConfig, cluster: ClusterView, metrics: PrometheusMetrics) -> KvTransfers:
-    bounds = config.kv_transfer
-    return KvTransfers(bounds.timeout_s, bounds.lease_s, cluster.is_up, metrics.count_kv_transfer)
 
 
 def _cache(config: GatewayConfig, world: World, clients: Mapping[str, HttpClient]) -> AnswerCache | None:

@@ -49,11 +49,7 @@ class OverloadWatch:
     work counts: a delay in which its thread did not run is the host's.
     """
 
-    def __init__(
-        self,
-        memory_limit_bytes: int | None,
-        memory_bytes: Callable[[], int],
-    ) -> None:
+    def __init__(self, memory_limit_bytes: int | None, memory_bytes: Callable[[], int]) -> None:
         self.stage = Stage.NOTHING
         self.lag_s = 0.0
         self._longest_lag_s = 0.0
@@ -86,20 +82,18 @@ class OverloadWatch:
 
     def check(self, priority: int, lowest_priority: int, body_bytes: int | None) -> None:
         """Reject a request that is given up now; None is a body whose size is unknown beforehand."""
-        if self.stage >= Stage.EVERYTHING or (
-            self.stage >= Stage.LOW_PRIORITY and priority <= lowest_priority
-        ):
-            raise RequestRejected(
-                RejectionKind.OVERLOADED,
-                "the gateway has more work than it can do",
-                hint="try again soon; the operator sees why in phasewise_overload_stage",
-            )
-        if self.stage >= Stage.LARGE_BODIES and (body_bytes is None or body_bytes > LARGE_BODY_BYTES):
-            raise RequestRejected(
-                RejectionKind.OVERLOADED,
-                "the gateway has more work than it can do, and takes no large bodies now",
-                hint="try again soon; the operator sees why in phasewise_overload_stage",
-            )
+        is_low = self.stage >= Stage.LOW_PRIORITY and priority <= lowest_priority
+        if self.stage >= Stage.EVERYTHING or is_low:
+            limit = ""
+        elif self.stage >= Stage.LARGE_BODIES and (body_bytes is None or body_bytes > LARGE_BODY_BYTES):
+            limit = ", and takes no large bodies now"
+        else:
+            return
+        raise RequestRejected(
+            RejectionKind.OVERLOADED,
+            f"the gateway has more work than it can do{limit}",
+            hint="try again soon; the operator sees why in phasewise_overload_stage",
+        )
 
     async def run(self) -> None:
         """Look until cancelled."""

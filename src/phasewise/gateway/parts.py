@@ -13,7 +13,7 @@ from phasewise.gateway.kv_transfer.audit import KvTransferWatch
 from phasewise.gateway.processes.peers import Peers
 from phasewise.gateway.processes.replicas import ReplicaExchange
 from phasewise.gateway.records.decision_file import DecisionFile
-from phasewise.gateway.records.rejection_log import RejectionLog
+from phasewise.gateway.records.logs import RejectionLog
 from phasewise.gateway.server.edge import Edge
 from phasewise.gateway.upstream.engines import Engines
 from phasewise.scheduling import World

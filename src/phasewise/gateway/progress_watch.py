@@ -98,7 +98,7 @@ class ProgressWatch:
     def kv_used(self, name: str) -> float:
         """The share of a worker's KV cache that was in use when it was last asked."""
         ranks = self._ranks.get(name, {}).values()
-        return sum(it.kv_used for it in ranks) / len(ranks) if ranks else 0.0
+        return sum(rank.kv_used for rank in ranks) / len(ranks) if ranks else 0.0
 
     async def stop(self) -> None:
         """Drop the connections."""
@@ -145,7 +145,7 @@ class ProgressWatch:
             busy = works and not rank.asleep and (is_only or rank.running)
             progress.look(signs, works=busy, now_s=now_s, unread=unread)
             looked.append(progress)
-        return max(looked, key=lambda it: it.silent_s, default=None)
+        return max(looked, key=lambda progress: progress.silent_s, default=None)
 
     # --- what follows -----------------------------------------------------------------------------------
 
@@ -162,7 +162,7 @@ class ProgressWatch:
         if state.health not in {Health.UP, Health.SUSPECT, Health.HUNG}:
             return
         note = self._words(worker.ref, progress.silent_s)
-        pool = [(it.worker, it.health.stands_still) for it in cluster.snapshot()]
+        pool = [(other.worker, other.health.stands_still) for other in cluster.snapshot()]
         if not may_take_out(worker, pool):
             if not state.note:
                 logger.warning("%s %s; too few others are left to take it out of service", name, note)

@@ -9,19 +9,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import ssl
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from phasewise.clients.http_client import Access
 from phasewise.core.errors import ConfigError
-from phasewise.core.value import value
-from phasewise.core.worker import Worker
 from phasewise.fleet.config import GatewayConfig, GatewayFile, WorkerConfig
 from phasewise.fleet.config.credentials import access_of
 from phasewise.fleet.local.run_files import write_private
-from phasewise.gateway.discovery.sources import Discovery
+from phasewise.gateway.discovery import Discovery
 from phasewise.gateway.guard import ErrorGuard
 from phasewise.gateway.parts import GatewayParts
 from phasewise.gateway.server.client import ClientTimeouts
@@ -37,7 +33,6 @@ from phasewise.gateway.settings import (
     tenants_of,
     workers_of,
 )
-from phasewise.scheduling.rules import SchedulingRules
 from phasewise.scheduling.world import WorkerChange
 
 logger = logging.getLogger("phasewise.gateway")
@@ -52,19 +47,6 @@ RELOADED = frozenset(
     }
 )
 """The settings under `gateway` that can change while it serves."""
-
-
-@value
-class _Ready:
-    """A configuration that was checked and can be taken over."""
-
-    file: GatewayFile
-    workers: list[Worker]
-    rules: SchedulingRules
-    lends_rights: bool
-    access: dict[str, Access]
-    bounds: EdgeBounds
-    certificate: ssl.SSLContext | None
 
 
 class Reloader:
@@ -96,7 +78,7 @@ class Reloader:
         """
         async with self._lock:
             # A long file takes a while to parse.
-            said = await self._become(await asyncio.to_thread(self._read))
+            said = await self._apply(await asyncio.to_thread(self._read))
             self.put_in_force()
         await self._parts.peers.ask_all("POST", RELOAD_PATH)
         logger.info("the configuration was read again: %s", said)
@@ -108,7 +90,7 @@ class Reloader:
             if self._in_force is None:
                 raise ConfigError("this gateway has one process")
             file = await asyncio.to_thread(self._in_force.read_bytes)
-            said = await self._become(GatewayFile.model_validate_json(file))
+            said = await self._apply(GatewayFile.model_validate_json(file))
         logger.info("the configuration was read again by another process: %s", said)
         return said
 
@@ -117,20 +99,41 @@ class Reloader:
         if self._in_force is not None:
             write_private(self._in_force, self._file.model_dump_json().encode())
 
-    async def follow(self, found: tuple[WorkerConfig, ...]) -> None:
-        """From now on these engines too, which were found beside those of the file."""
+    async def use_discovered(self, found: tuple[WorkerConfig, ...]) -> None:
+        """Serve these engines beside those of the file. Returns once placements see them."""
         async with self._lock:
             self._found = found
-            said = await self._become(self._file)
+            said = await self._apply(self._file)
         logger.info("engines were found or have gone: %s", said)
 
-    async def _become(self, file: GatewayFile) -> str:
-        change = self._take_over(self._check(file))
+    async def _apply(self, file: GatewayFile) -> str:
+        # 1. Everything that can fail.
+        self._check(file)
+        parts, config, configs = self._parts, file.gateway, [*file.workers, *self._found]
+        gateway, world, bounds = parts.gateway, parts.world, EdgeBounds.of(config.limits)
+        workers = workers_of(configs, parts.peers.number, config.processes)
+        rules = rules_of(config, workers)
+        access = {worker.name: access_of(worker) for worker in configs}
+        certificate = None if config.tls is None else certificate_of(config.tls)
+        # 2. What follows happens within one turn of the event loop.
+        parts.edge.certificate = certificate
+        change = world.set_workers(workers)
+        parts.scheduling.apply_rules(world, rules)
+        parts.engines.set_workers(change, access)
+        parts.watcher.follow(change)
+        parts.edge.bounds, parts.edge.sites = bounds, AllowedSites.of(config)
+        parts.reservations.set_bounds(bounds.body_bytes, bounds.bodies_bytes, tenants_of(config))
+        gateway.authenticator.set_keys(config)
+        gateway.pipeline.set_hashing(hashing_of(config, workers, gateway.authenticator))
+        gateway.pipeline.set_trust(config, lends_rights=lends_rights(config, configs))
+        gateway.metrics.set_labels(slos_of(config))
+        gateway.overload.memory_limit_bytes = memory_limit_of(config.limits)
+        gateway.clients.timeouts = ClientTimeouts(config.limits.body_s, config.limits.read_s)
         said, self._file = _words(self._file, file, change), file
+        # 3. KV transfers are watched between the workers that there are now.
         if change.gone or change.new:
-            watch = self._parts.kv_transfer_watch
-            await watch.stop()
-            await watch.start()
+            await parts.kv_transfer_watch.stop()
+            await parts.kv_transfer_watch.start()
         return said
 
     async def reload_or_say_why_not(self, *, in_force: bool = False) -> None:
@@ -142,8 +145,8 @@ class Reloader:
 
     def watches(self) -> list[Coroutine[Any, Any, None]]:
         """What has to run while the gateway serves."""
-        file = self._file
-        found = [Discovery(file.discover, file.kubernetes, self.follow).run()] if file.discover else []
+        sources, kubernetes = self._file.discover, self._file.kubernetes
+        found = [Discovery(sources, kubernetes, self.use_discovered).run()] if sources else []
         # One process looks at the file, and the others follow.
         return [self.run(), *found] if self._parts.peers.number == 0 else found
 
@@ -157,8 +160,8 @@ class Reloader:
                     seen = now
                     await self.reload_or_say_why_not()
 
-    def _check(self, file: GatewayFile) -> _Ready:
-        """Everything that can fail."""
+    def _check(self, file: GatewayFile) -> None:
+        """Raise ConfigError for a change that needs a restart."""
         fixed = [f"gateway.{name}" for name in _needs_restart(self._file.gateway, file.gateway)]
         fixed += [
             name for name in ("discover", "kubernetes") if getattr(self._file, name) != getattr(file, name)
@@ -173,37 +176,6 @@ class Reloader:
                 "without its last key the gateway would be open to everyone on this machine",
                 hint="give another key instead, or restart the gateway to open it",
             )
-        tls, configs = file.gateway.tls, [*file.workers, *self._found]
-        workers = workers_of(configs, self._parts.peers.number, file.gateway.processes)
-        return _Ready(
-            file=file,
-            workers=workers,
-            rules=rules_of(file.gateway, workers),
-            lends_rights=lends_rights(file.gateway, configs),
-            access={config.name: access_of(config) for config in configs},
-            bounds=EdgeBounds.of(file.gateway.limits),
-            certificate=None if tls is None else certificate_of(tls),
-        )
-
-    def _take_over(self, ready: _Ready) -> WorkerChange:
-        parts, config, bounds = self._parts, ready.file.gateway, ready.bounds
-        gateway, world = parts.gateway, parts.world
-        parts.edge.certificate = ready.certificate
-        change = world.set_workers(ready.workers)
-        parts.scheduling.apply_rules(world, ready.rules)
-        parts.engines.set_workers(change, ready.access)
-        parts.watcher.follow(change)
-        parts.edge.bounds = bounds
-        parts.edge.sites = AllowedSites.of(config)
-        parts.reservations.set_bounds(bounds.body_bytes, bounds.bodies_bytes, tenants_of(config))
-        gateway.authenticator.set_keys(config)
-        gateway.pipeline.set_hashing(hashing_of(config, ready.workers, gateway.authenticator))
-        gateway.pipeline.set_trust(config, lends_rights=ready.lends_rights)
-        gateway.metrics.set_labels(slos_of(config))
-        gateway.live.view.slos = slos_of(config)
-        gateway.overload.memory_limit_bytes = memory_limit_of(config.limits)
-        gateway.clients.timeouts = ClientTimeouts(config.limits.body_s, config.limits.read_s)
-        return change
 
     def _digest(self) -> bytes:
         """Of everything the configuration is read from."""

@@ -48,11 +48,10 @@ def lends_rights(config: GatewayConfig, workers: Iterable[WorkerConfig]) -> bool
     It does if clients have keys, or if it shows a worker a key or a certificate. Only then does it close what
     engines leave open to everyone who reaches them.
     """
-    return bool(config.api_keys) or any(_has_own_credential(worker) for worker in workers)
-
-
-def _has_own_credential(worker: WorkerConfig) -> bool:
-    return worker.api_key_file is not None or (worker.tls is not None and worker.tls.certificate is not None)
+    return bool(config.api_keys) or any(
+        worker.api_key_file is not None or (worker.tls is not None and worker.tls.certificate is not None)
+        for worker in workers
+    )
 
 
 def rules_of(config: GatewayConfig, workers: Sequence[Worker]) -> SchedulingRules:

@@ -12,10 +12,10 @@ from phasewise.core.engine_metrics import KvCounters, MetricsPage
 from phasewise.core.kv_transfer import ASKS_TO_KEEP_KV, pair_ref
 from phasewise.core.worker import Role
 from phasewise.fake_engine.engine import FakeEngine, FakeEngineConfig
+from phasewise.fleet.config import KvTransferConfig
 from phasewise.gateway.kv_transfer import audit as kv_transfer_audit
-from phasewise.gateway.kv_transfer.audit import KvTransferAudit
+from phasewise.gateway.kv_transfer.audit import KvTransferWatch
 from phasewise.scheduling.breakers import UNBOUNDED
-from phasewise.scheduling.kv_proofs import KvBalance, KvTransferProofs
 from phasewise.simulator.kv import Connector
 from tests.gateway.harness import eventually, running_gateway, worker_for
 from tests.scheduling.worlds import make_split_world
@@ -94,8 +94,7 @@ async def test_two_engines_that_silently_compute_again_stay_open_and_a_repaired_
     now = 1_000.0
     world, seen = make_split_world(decode=2), {}
     world.cluster.now_s = now
-    proofs, balance = KvTransferProofs(), KvBalance()
-    audit = KvTransferAudit(world, {}, proofs, balance, clock=lambda: now)
+    audit = KvTransferWatch(world, None, KvTransferConfig(), clock=lambda: now)
     prefill = world.cluster.state("p0").worker
     decodes = [world.cluster.state(name).worker for name in ("d0", "d1")]
     pairs = [pair_ref(prefill.ref, decode.ref) for decode in decodes]
@@ -107,7 +106,7 @@ async def test_two_engines_that_silently_compute_again_stay_open_and_a_repaired_
             audit._hold_against(decode, KvCounters(moved_tokens=seen[decode.name], computed_tokens=1.0))
 
     for decode in decodes:
-        balance.begin(decode.ref, 0.0, 0.0)
+        audit._balance.begin(decode.ref, 0.0, 0.0)
     for attempt in range(4):
         for decode, pair in zip(decodes, pairs, strict=True):
             trial = world.pairs.begin(pair, now)
@@ -117,14 +116,14 @@ async def test_two_engines_that_silently_compute_again_stay_open_and_a_repaired_
             audit.transferred(prefill.ref, decode.ref, 500)
             look(decode, 0)
             assert world.pairs.is_open(pair)
-        assert [proofs.failing(decode.name) for decode in decodes] == [1, 1]
+        assert [audit._proofs.failing(decode.name) for decode in decodes] == [1, 1]
         now += 100.0
     assert world.pairs.allowance(pairs[1], now) == 1
     world.pairs.succeeded(pairs[1], world.pairs.begin(pairs[1], now))
     audit.transferred(prefill.ref, decodes[1].ref, 500)
     look(decodes[1], 500)
     assert [world.pairs.is_open(pair) for pair in pairs] == [True, False]
-    assert [proofs.failing(decode.name) for decode in decodes] == [1, 0]
+    assert [audit._proofs.failing(decode.name) for decode in decodes] == [1, 0]
 
 
 async def test_auto_splits_within_twenty_requests_of_a_cold_start():
@@ -153,7 +152,7 @@ async def test_what_is_proved_stays_when_other_workers_come_and_go():
 
 async def test_what_counters_say_lets_a_pair_rest_whatever_its_requests_said():
     world = make_split_world()
-    audit = KvTransferAudit(world, {}, KvTransferProofs(), KvBalance(), clock=lambda: 100.0)
+    audit = KvTransferWatch(world, None, KvTransferConfig(), clock=lambda: 100.0)
     prefill, decode = (world.cluster.state(name).worker.ref for name in ("p0", "d0"))
     pair = pair_ref(prefill, decode)
     world.pairs.failed(pair, None, 99.0)
@@ -172,7 +171,8 @@ async def test_an_old_count_of_late_reads_is_nobodys_fault(monkeypatch):
 
     monkeypatch.setattr(kv_transfer_audit, "fetch_page", page)
     worker = world.cluster.state("p0").worker
-    audit = KvTransferAudit(world, {"p0": None}, KvTransferProofs(), KvBalance())
+    audit = KvTransferWatch(world, None, KvTransferConfig())
+    audit._clients = {"p0": None}
     await audit._look_at_prefill(worker)
     await audit._look_at_prefill(worker)
     assert not world.pairs.any_open

@@ -6,8 +6,13 @@ import pytest
 
 from phasewise.core.errors import FailureKind
 from phasewise.gateway.picker import messages
-from phasewise.gateway.picker.ext_proc import ProcessingRequest
-from phasewise.gateway.picker.messages import PIECE_BYTES, address_of, read_request_head, read_response_head
+from phasewise.gateway.picker.messages import (
+    PIECE_BYTES,
+    ProcessingRequest,
+    address_of,
+    read_request_head,
+    read_response_head,
+)
 from tests.gateway.picker_messages import CHAT, head, response
 
 
@@ -54,7 +59,7 @@ def test_a_destination_is_named_in_header_and_metadata_alike():
     assert set_headers_of(answer)["x-gateway-destination-endpoint"] == b"10.0.0.1:80"
     assert answer.dynamic_metadata["envoy.lb"]["x-gateway-destination-endpoint"] == "10.0.0.1:80"
     overwrites = answer.request_headers.response.header_mutation.set_headers[0].append_action
-    assert overwrites == messages.ext_proc.OVERWRITE_IF_EXISTS_OR_ADD
+    assert overwrites == messages.OVERWRITE_IF_EXISTS_OR_ADD
 
 
 @pytest.mark.parametrize("size", [0, 1, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES])

@@ -13,15 +13,16 @@ import orjson
 import pytest
 
 from phasewise.core.caching import CacheNote, CacheResult
-from phasewise.core.errors import UpstreamError
+from phasewise.core.errors import RejectionKind, UpstreamError
 from phasewise.core.timeline import Outcome
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.fleet.config import GatewayConfig
 from phasewise.gateway.api.auth import key_sha256
-from phasewise.gateway.records.logs import LineFormatter, LineWriter, request_fields
+from phasewise.gateway.records import logs
+from phasewise.gateway.records.logs import LineFormatter, LineWriter, RejectionLog, request_fields
 from tests.builders import make_timeline
 from tests.gateway.gateway_process import running_process
-from tests.gateway.harness import chat_body
+from tests.gateway.harness import chat_body, eventually, running_gateway, worker_for
 
 SECRET = "xyzzy"
 KEY = f"pw-{SECRET}-key"
@@ -194,3 +195,76 @@ async def test_a_gateway_whose_log_nobody_reads_goes_on_serving_and_ends(tmp_pat
     os.close(reading)
     assert code == 0
     assert "phasewise_log_lines_dropped_total 0" in metrics, "within bounds, they wait in memory"
+
+
+# --- What is rejected: few lines, which name the setting that changes it.
+
+
+def rejections(caplog):
+    return [record.getMessage() for record in caplog.records if record.getMessage().startswith("rejected")]
+
+
+def rejected(tenant="acme", reason="too_large"):
+    return make_timeline((), outcome=Outcome.REJECTED, reason=reason, tenant=tenant)
+
+
+async def test_a_kind_and_tenant_have_one_line_when_their_time_is_over(caplog, monkeypatch):
+    monkeypatch.setattr(logs, "REJECTIONS_EVERY_S", 0.05)
+    metrics = []
+    log = RejectionLog(metrics.append)
+    for _ in range(173):
+        log.record(rejected())
+    log.record(rejected(tenant="other"))
+    log.count(RejectionKind.UNAUTHENTICATED)
+    assert metrics == [RejectionKind.UNAUTHENTICATED]
+    assert rejections(caplog) == []
+    await eventually(lambda: rejections(caplog))
+    assert rejections(caplog)[0] == (
+        "rejected 173 requests of tenant acme in the last 0.05 s: too_large, "
+        "a body was larger than one may be. hint: raise gateway.limits.body"
+    )
+    assert len(rejections(caplog)) == 3
+    assert any(
+        line.startswith("rejected 1 request in the last 0.05 s: unauth") for line in rejections(caplog)
+    )
+    await asyncio.sleep(0.1)
+    assert len(rejections(caplog)) == 3, "nothing more was rejected"
+    log.record(rejected())
+    await eventually(lambda: len(rejections(caplog)) == 4)
+
+
+async def test_what_an_engine_rejects_and_what_is_served_is_not_named(caplog):
+    log = RejectionLog([].append)
+    log.record(rejected(reason="engine_4xx"))
+    log.record(make_timeline())
+    log.write()
+    assert rejections(caplog) == []
+
+
+async def test_many_tenants_share_rejections(caplog):
+    log = RejectionLog([].append)
+    for number in range(1_000):
+        for reason in ("queue_full", "queue_timeout"):
+            log.record(rejected(f"tenant-{number}", reason))
+    log.write()
+    assert len(rejections(caplog)) == logs.MOST_REJECTION_LINES + 2
+    assert sum(int(line.split()[1]) for line in rejections(caplog)) == 2_000
+
+
+@pytest.mark.parametrize("stops", [False, True])
+async def test_a_gateway_logs_rejections_of_every_stage_without_words_of_their_clients(
+    caplog, monkeypatch, stops
+):
+    monkeypatch.setattr(logs, "REJECTIONS_EVERY_S", 60.0 if stops else 0.2)
+    async with running_engines(1) as (engine,), running_gateway([worker_for(engine)]) as gateway:
+        await gateway.fetch("POST", "/v1/chat/completions", b"{SECRET")
+        await gateway.fetch("GET", "/SECRET")
+        await gateway.fetch("GET", "/health", headers=[(b"x-secret", b"s" * 40_000)])
+        await gateway.chat(model="SECRET")
+        if not stops:
+            await eventually(lambda: rejections(caplog))
+    found = "\n".join(rejections(caplog))
+    for kind in ("bad_request", "not_found", "head_too_large", "no_worker_for_model"):
+        assert f" {kind}, " in found
+    assert "of tenant default" in found
+    assert "SECRET" not in found

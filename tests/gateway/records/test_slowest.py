@@ -7,13 +7,13 @@ import pytest
 
 from phasewise.core.timeline_record import encode
 from phasewise.fake_engine.fleet import running_engines
-from phasewise.gateway.records.timeline_store import slowest
+from phasewise.gateway.records.timeline_store import RecordLine, slowest
 from tests.builders import make_timeline
 from tests.gateway.harness import ADMIN, eventually, running_gateway
 
 
 def line(request_id, *times_s, **fields):
-    return encode(make_timeline(times_s, request_id=request_id, **fields))
+    return RecordLine(encode(make_timeline(times_s, request_id=request_id, **fields)))
 
 
 LINES = [
@@ -31,11 +31,11 @@ LINES = [
     [("tpot", ["slow", "stalled"]), ("stall", ["stalled"]), ("e2e", ["slow", "late"])],
 )
 async def test_the_slowest_come_first_by_the_time_asked_for(measure, ids):
-    assert [orjson.loads(it)["id"] for it in await slowest(LINES, measure, 2)] == ids
+    assert [orjson.loads(line.text)["id"] for line in await slowest(LINES, measure, 2)] == ids
 
 
 async def test_the_latest_first_token_comes_first():
-    assert [orjson.loads(it)["id"] for it in await slowest(LINES, "ttft", 1)] == ["late"]
+    assert [orjson.loads(line.text)["id"] for line in await slowest(LINES, "ttft", 1)] == ["late"]
 
 
 async def test_requests_without_such_a_time_are_left_out():

@@ -14,8 +14,8 @@ from phasewise.core.errors import RejectionKind, RequestRejected
 from phasewise.core.latency import TtftBreakdown, fitted, ttft_breakdown
 from phasewise.core.timeline_record import from_record
 from phasewise.gateway.http_errors import JSON
-from phasewise.gateway.processes.records import AllRecords, FoundRequests, answer_of
-from phasewise.gateway.records.timeline_store import MEASURES
+from phasewise.gateway.processes.records import AllRecords, answer_of, headers_of
+from phasewise.gateway.records.timeline_store import MEASURES, FoundRequests
 from phasewise.gateway.server.client import Client, Headers, Scope
 
 NDJSON: Headers = ((b"content-type", b"application/x-ndjson"),)
@@ -34,31 +34,35 @@ class RequestRoutes:
     def __init__(self, records: AllRecords) -> None:
         self._records = records
 
+    def _records_for(self, scope: Scope) -> AllRecords:
+        return self._records.alone if scope["is_local"] else self._records
+
     async def listed(self, scope: Scope, client: Client) -> None:
         """Those that have ended: the newest, the slowest, those with an id, or those after a cursor."""
         query, alone = query_of(scope), scope["is_local"]
-        limit = _limit(query, DEFAULT_LIMIT, alone=alone)
+        records, limit = self._records_for(scope), _limit(query, DEFAULT_LIMIT, alone=alone)
         if "slowest" in query:
-            found = await _slowest(self._records, query, limit, alone=alone)
+            found = await _slowest(records, query, limit)
             await _send_found(client, found, [(b"x-phasewise-looked-at", b"%d" % found.of)], alone=alone)
             return
         if "id" in query:
-            found = await self._records.matching(query["id"][-1], limit, alone=alone)
+            found = await records.matching(query["id"][-1], limit)
         else:
-            found = await _page_asked(self._records, query, limit, alone=alone)
-        await _send_found(client, found, found.headers(), alone=alone)
+            found = await _page_asked(records, query, limit)
+        await _send_found(client, found, headers_of(found), alone=alone)
 
     async def open(self, scope: Scope, client: Client) -> None:
         """Those under way."""
         alone = scope["is_local"]
         limit = _limit(query_of(scope), DEFAULT_OPEN_LIMIT, alone=alone)
-        found = await self._records.open(limit, alone=alone)
+        found = await self._records_for(scope).open(limit)
         await _send_found(client, found, [(b"x-phasewise-open", b"%d" % found.of)], alone=alone)
 
     async def one(self, scope: Scope, client: Client) -> None:
         """One that has ended, by any of its ids."""
         asked, alone = scope["path"].rpartition("/")[2], scope["is_local"]
-        line = await self._records.request(asked, or_open=alone and "open" in query_of(scope), alone=alone)
+        or_open = alone and "open" in query_of(scope)
+        line = await self._records_for(scope).request(asked, or_open=or_open)
         if line is not None and alone:
             await client.respond(200, JSON, line)
             return
@@ -102,9 +106,7 @@ def _breakdown_ms(measured: TtftBreakdown) -> dict[str, Any]:
     }
 
 
-async def _slowest(
-    records: AllRecords, query: dict[str, list[str]], limit: int, *, alone: bool
-) -> FoundRequests:
+async def _slowest(records: AllRecords, query: dict[str, list[str]], limit: int) -> FoundRequests:
     measure = query["slowest"][-1]
     if measure not in MEASURES:
         raise RequestRejected(
@@ -113,15 +115,13 @@ async def _slowest(
             param="slowest",
             hint=f"accepted: {', '.join(MEASURES)}",
         )
-    return await records.slowest(measure, limit, _tenant(query), alone=alone)
+    return await records.slowest(measure, limit, _tenant(query))
 
 
-async def _page_asked(
-    records: AllRecords, query: dict[str, list[str]], limit: int, *, alone: bool
-) -> FoundRequests:
+async def _page_asked(records: AllRecords, query: dict[str, list[str]], limit: int) -> FoundRequests:
     tenant = _tenant(query)
     if "after" not in query and "since_unix_s" not in query:
-        return await records.newest(limit, tenant, alone=alone)
+        return await records.newest(limit, tenant)
     if tenant is not None:
         raise RequestRejected(
             RejectionKind.BAD_REQUEST,
@@ -130,7 +130,7 @@ async def _page_asked(
             hint="leave one of them out",
         )
     cursor = query.get("after", [""])[-1]
-    return await records.after(cursor, limit, number_in(query, "since_unix_s", 0.0), alone=alone)
+    return await records.after(cursor, limit, number_in(query, "since_unix_s", 0.0))
 
 
 def _pieces(lines: list[bytes]) -> Iterator[bytes]:

@@ -21,8 +21,7 @@ from phasewise.gateway.api.worker_routes import ModelCards, WorkerRoutes
 from phasewise.gateway.http_errors import JSON, send_rejection
 from phasewise.gateway.live.routes import LiveRoutes
 from phasewise.gateway.overload import OverloadWatch
-from phasewise.gateway.processes.learned import PATH as LEARNED_PATH
-from phasewise.gateway.processes.peers import Peers
+from phasewise.gateway.processes.peers import LEARNED_PATH, Peers
 from phasewise.gateway.processes.totals import CounterTotals
 from phasewise.gateway.records.metrics import CONTENT_TYPE, PrometheusMetrics
 from phasewise.gateway.records.timeline_store import TimelineStore

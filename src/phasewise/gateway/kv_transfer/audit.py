@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 
 from phasewise.clients.engine_metrics import fetch_page
@@ -39,26 +39,26 @@ REPORT_EVERY_S = 60.0
 CHECK_HINT = "`phasewise check FILE` names what is wrong"
 
 
-class KvTransferAudit:
-    """A TimelineSink that notes finished KV transfers and reads the engines' counters from `start` on."""
+class KvTransferWatch:
+    """A TimelineSink that notes finished KV transfers and reads the engines' counters from `start` to `stop`.
+
+    It does nothing in a fleet without prefill and decode workers.
+    """
 
     def __init__(
         self,
         world: World,
-        clients: Mapping[str, HttpClient],
-        proofs: KvTransferProofs,
-        balance: KvBalance,
-        *,
-        look_every_s: float = LOOK_EVERY_S,
+        connect: Connect,
+        config: KvTransferConfig,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._world = world
-        self._clients = clients
-        self._proofs = proofs
-        self._look_every_s = look_every_s
+        self._connect = connect
+        self._timeout_s = config.timeout_s
         self._clock = clock
-        self._balance = balance
-        self._decodes = frozenset(worker.name for worker in self._workers(Role.DECODE))
+        self._clients: dict[str, HttpClient] = {}
+        self._proofs, self._balance = KvTransferProofs(), KvBalance()
+        self._decodes: frozenset[str] = frozenset()
         # Tokens per prefill worker whose KV transfers to a decode worker ended since its last reading, and
         # before.
         self._unjudged: dict[str, Counter[WorkerRef]] = {}
@@ -68,15 +68,44 @@ class KvTransferAudit:
         self._moved_bytes: dict[str, int] = {}
         self._late_reads: dict[str, tuple[WorkerRef, float]] = {}
         self._guard = ErrorGuard("auditing KV transfers")
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Read the engines' counters before the first KV transfer, then watch in the background.
+
+        The workers' health is known by now. Of what was seen until an earlier `stop`, proofs and sums stay.
+        """
+        workers = [state.worker for state in self._world.cluster.snapshot()]
+        if not {Role.PREFILL, Role.DECODE} <= {worker.role for worker in workers}:
+            return
+        bounds = Timeouts(connect_s=2.0, head_s=self._timeout_s, idle_s=self._timeout_s)
+        self._clients = {
+            worker.name: self._connect(worker, bounds) for worker in workers if worker.role is not Role.MIXED
+        }
+        for seen in (self._unjudged, self._due, self._report_after_s, self._moved_bytes, self._late_reads):
+            seen.clear()
+        self._look_anyway_s = 0.0
+        self._decodes = frozenset(worker.name for worker in self._workers(Role.DECODE))
+        await asyncio.gather(*map(self._begin, (*self._up(Role.DECODE), *self._up(Role.PREFILL))))
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Stop watching."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._task, self._decodes = None, frozenset()
+        for client in self._clients.values():
+            client.close()
 
     # --- from requests ------------------------------------------------------------------------------------
 
     def record(self, timeline: Timeline) -> None:
         """Note a request that has ended, if a decode worker served it."""
         serving = timeline.serving_attempt
-        if serving is None or serving.worker.name not in self._decodes:
+        if serving is None or serving.outcome is not Outcome.SUCCEEDED:
             return
-        if serving.outcome is not Outcome.SUCCEEDED:
+        if serving.worker.name not in self._decodes:
             return
         prefill = timeline.prefill_attempt
         if serving.kind is not AttemptKind.DECODE_SIDE:
@@ -91,15 +120,9 @@ class KvTransferAudit:
 
     # --- from engines -------------------------------------------------------------------------------------
 
-    async def start(self) -> None:
-        """Read the engines' counters before the first KV transfer."""
-        begun = [self._begin(worker) for worker in (*self._up(Role.DECODE), *self._up(Role.PREFILL))]
-        await asyncio.gather(*begun)
-
-    async def run(self) -> None:
-        """Read the counters as long as the gateway runs."""
+    async def _run(self) -> None:
         while True:
-            await asyncio.sleep(self._look_every_s)
+            await asyncio.sleep(LOOK_EVERY_S)
             with self._guard:
                 await self._look()
 
@@ -120,10 +143,8 @@ class KvTransferAudit:
         # The start does not wait long: a missed first reading is made up for at the next one.
         with suppress(UpstreamError, TimeoutError):
             async with asyncio.timeout(BEGIN_WITHIN_S):
-                if worker.role is Role.DECODE:
-                    await self._look_at_decode(worker)
-                else:
-                    await self._look_at_prefill(worker)
+                decodes = worker.role is Role.DECODE
+                await (self._look_at_decode if decodes else self._look_at_prefill)(worker)
 
     async def _look(self) -> None:
         decodes, now_s = self._up(Role.DECODE), self._clock()
@@ -214,48 +235,3 @@ class KvTransferAudit:
     def _up(self, role: Role) -> Sequence[Worker]:
         states = self._world.cluster.snapshot()
         return [state.worker for state in states if state.worker.role is role and state.health is Health.UP]
-
-
-class KvTransferWatch:
-    """A TimelineSink that runs the audit. It does nothing in a fleet without prefill and decode workers."""
-
-    def __init__(self, world: World, connect: Connect, config: KvTransferConfig) -> None:
-        self._world = world
-        self._connect = connect
-        self._config = config
-        self._clients: dict[str, HttpClient] = {}
-        self._proofs, self._balance = KvTransferProofs(), KvBalance()
-        self._audit: KvTransferAudit | None = None
-        self._task: asyncio.Task[None] | None = None
-
-    def record(self, timeline: Timeline) -> None:
-        """Note a request that has ended."""
-        if self._audit is not None:
-            self._audit.record(timeline)
-
-    def states(self) -> Sequence[KvTransferState]:
-        """The state of KV transfers to every decode worker."""
-        return () if self._audit is None else tuple(self._audit.states())
-
-    async def start(self) -> None:
-        """Read the counters, then watch in the background. The workers' health is known by now."""
-        workers = [state.worker for state in self._world.cluster.snapshot()]
-        if not {Role.PREFILL, Role.DECODE} <= {worker.role for worker in workers}:
-            return
-        timeout_s = self._config.timeout_s
-        bounds = Timeouts(connect_s=2.0, head_s=timeout_s, idle_s=timeout_s)
-        self._clients = {
-            worker.name: self._connect(worker, bounds) for worker in workers if worker.role is not Role.MIXED
-        }
-        self._audit = KvTransferAudit(self._world, self._clients, self._proofs, self._balance)
-        await self._audit.start()
-        self._task = asyncio.create_task(self._audit.run())
-
-    async def stop(self) -> None:
-        """Stop watching."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        self._task = self._audit = None
-        for client in self._clients.values():
-            client.close()

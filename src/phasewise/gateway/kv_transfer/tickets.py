@@ -119,62 +119,35 @@ class KvTransfers:
         first token is not visible, so it is given up only if the source does not answer at the timeout. After
         that the KV has been fetched, and the source no longer matters.
         """
+        loop, limit, has_come = asyncio.get_running_loop(), asyncio.timeout(None), False
+
+        def give_up() -> None:
+            if streamed or not self.answers(kv.source):
+                limit.reschedule(loop.time())
+
+        def come() -> None:
+            nonlocal has_come
+            timer.cancel()
+            if not limit.expired():
+                limit.reschedule(None)
+                has_come = True
+                self.count(KvTransferOutcome.DONE)
+
+        timer = loop.call_later(self.timeout_s, give_up)
         try:
-            async with asyncio.timeout(None) as limit:
-                first = _FirstContent(
-                    limit,
-                    self.timeout_s,
-                    is_hopeless=lambda: streamed or not self.answers(kv.source),
-                    on_come=lambda: self.count(KvTransferOutcome.DONE),
-                )
-                try:
-                    yield first.came
-                finally:
-                    first.stop_waiting()
+            async with limit:
+                yield come
         except TimeoutError:
             self.count(KvTransferOutcome.TIMED_OUT)
             message = f"no first token within {self.timeout_s:g} s of asking for the KV of {kv.source.name}"
             raise UpstreamError(FailureKind.KV_TRANSFER, message) from None
         except UpstreamError as error:
-            if first.has_come:
+            if has_come:
                 raise
             self.count(_COUNTED_AS.get(error.kind, KvTransferOutcome.BROKEN))
             if error.kind not in _OF_THE_PAIR:
                 raise
             message = f"{error.message} to a request with the KV of {kv.source.name}"
             raise UpstreamError(FailureKind.KV_TRANSFER, message) from error
-
-
-class _FirstContent:
-    """Whether the first content has come. If not in time and `is_hopeless`, the limit expires."""
-
-    __slots__ = ("_is_hopeless", "_limit", "_on_come", "_timer", "has_come")
-
-    def __init__(
-        self,
-        limit: asyncio.Timeout,
-        wait_s: float,
-        is_hopeless: Callable[[], bool],
-        on_come: Callable[[], None],
-    ) -> None:
-        self.has_come = False
-        self._limit = limit
-        self._is_hopeless = is_hopeless
-        self._on_come = on_come
-        self._timer = asyncio.get_running_loop().call_later(wait_s, self._look)
-
-    def came(self) -> None:
-        """The first content has come."""
-        self._timer.cancel()
-        if not self._limit.expired():
-            self._limit.reschedule(None)
-            self.has_come = True
-            self._on_come()
-
-    def stop_waiting(self) -> None:
-        """Stop the timer."""
-        self._timer.cancel()
-
-    def _look(self) -> None:
-        if self._is_hopeless():
-            self._limit.reschedule(asyncio.get_running_loop().time())
+        finally:
+            timer.cancel()

@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 
 import orjson
 
 from phasewise.clients.http_client import HttpClient, Timeouts
 from phasewise.core.errors import UpstreamError
-from phasewise.core.slo import DEFAULT_SLO, Slo
+from phasewise.core.slo import Slo
 from phasewise.core.timeline import Timeline
 from phasewise.core.timeline_record import decode
 from phasewise.core.value import value
@@ -33,7 +33,7 @@ from phasewise.diagnosis.live.window import (
 from phasewise.engines.known import read_page
 from phasewise.gateway.guard import ErrorGuard
 from phasewise.gateway.processes.peers import Peers
-from phasewise.gateway.records.timeline_store import DECODED_AT_ONCE, TimelineStore
+from phasewise.gateway.records.timeline_store import DECODED_AT_ONCE, TimelineStore, in_turns
 from phasewise.gateway.upstream.call import Call, OpenRequests
 from phasewise.gateway.upstream.engines import Connect
 from phasewise.scheduling import World
@@ -50,7 +50,6 @@ OPEN_AT_ONCE, ADDED_AT_ONCE = 200, 20
 a millisecond."""
 MOST_OPEN = 5_000
 LIVE_PATH = "/phasewise/v1/live"
-DEFAULT_CLASS = "default"
 
 
 class LiveView:
@@ -62,7 +61,7 @@ class LiveView:
         timelines: TimelineStore,
         open_requests: OpenRequests,
         connect: Connect,
-        slos: Mapping[str, Slo],
+        slo_of: Callable[[str], Slo],
         peers: Peers,
     ) -> None:
         self._peers = peers
@@ -71,8 +70,7 @@ class LiveView:
         self._timelines = timelines
         self._open_requests = open_requests
         self._connect = connect
-        self.slos = dict(slos)
-        self._window = LiveWindow(self.slo_of)
+        self._window = LiveWindow(slo_of)
         self._listeners = 0
         self._ticked = asyncio.Event()
         self._new: deque[Timeline] = deque(maxlen=MOST_KEPT)
@@ -129,10 +127,6 @@ class LiveView:
         self._new.clear()
         self._seen = None
 
-    def slo_of(self, slo_class: str) -> Slo:
-        """The objective of a class of requests."""
-        return self.slos.get(slo_class) or self.slos.get(DEFAULT_CLASS) or DEFAULT_SLO
-
     @contextmanager
     def _metered(self) -> Iterator[None]:
         began_s = time.thread_time()
@@ -165,7 +159,7 @@ class LiveView:
     async def _catch_up(self) -> None:
         """Take the requests that ended shortly before somebody looked, in whichever process."""
         self._others_after.clear()
-        own = self._timelines.newest(MOST_CAUGHT_UP).lines
+        own = self._timelines.newest(MOST_CAUGHT_UP).texts
         since_s, ended = time.time() - HISTORY_S, list[tuple[float, Timeline]]()
         for lines in (own, *(other.lines for other in await self._ask_others())):
             some = [(_end_s(timeline), timeline) async for timeline in self._decoded(lines)]
@@ -180,12 +174,10 @@ class LiveView:
 
     async def _decoded(self, lines: Sequence[bytes]) -> AsyncIterator[Timeline]:
         """Some at a time: streams must not wait for all of them."""
-        for first in range(0, len(lines), DECODED_AT_ONCE):
+        async for line in in_turns(lines, DECODED_AT_ONCE):
             with self._metered():
-                some = [decode(line) for line in lines[first : first + DECODED_AT_ONCE]]
-            for timeline in some:
-                yield timeline
-            await asyncio.sleep(0)
+                timeline = decode(line)
+            yield timeline
 
     async def _tick(self) -> None:
         while self._new:
@@ -248,8 +240,8 @@ class LiveView:
         page = store.page(MOST_CAUGHT_UP, int(after)) if after else store.newest(MOST_CAUGHT_UP)
         under_way = await self._look_at_open()
         waiting = dict(self._world.queue.waiting_by_tenant)
-        head = orjson.dumps({"next": page.next_after, "open": under_way, "waiting": waiting})
-        return b"\n".join((head, *page.lines))
+        head = orjson.dumps({"next": page.ends[self._peers.process], "open": under_way, "waiting": waiting})
+        return b"\n".join((head, *page.texts))
 
     async def _look_at_open(self) -> list[OpenRequest]:
         found: list[OpenRequest] = []

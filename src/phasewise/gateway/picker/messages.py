@@ -11,14 +11,19 @@ from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
+from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+from google.protobuf.struct_pb2 import DESCRIPTOR as STRUCT_FILE
 
 from phasewise.core.errors import FailureKind
 from phasewise.core.value import value
-from phasewise.gateway.picker import ext_proc
-from phasewise.gateway.picker.ext_proc import ProcessingResponse
 from phasewise.gateway.server.client import Headers
 
+SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
+FULL_DUPLEX_STREAMED = 4
+OVERWRITE_IF_EXISTS_OR_ADD = 2
 DESTINATION = "x-gateway-destination-endpoint"
 DESTINATION_NAMESPACE = "envoy.lb"
 SUBSET = "x-gateway-destination-endpoint-subset"
@@ -28,6 +33,87 @@ PIECE_BYTES = 62_000
 """Of a body that is sent back, as the inference extension does: messages stay below 64 kB."""
 DETAILS = "response.code_details"
 """The attribute in which Envoy says whether it answered itself, and why."""
+
+
+# Envoy's messages, as far as the picker reads and writes them; other fields are skipped. A pool of their own
+# keeps them from clashing with generated code of other packages.
+#
+# A message and its fields, [ONEOF/]NAME=NUMBER:TYPE. A type with * is repeated, one with {} is a map from
+# strings. Enums are int32: the bytes are the same.
+_PACKAGES = {
+    "envoy.type.v3": "HttpStatus code=1:int32",
+    "envoy.config.core.v3": """\
+HeaderValue key=1:string value=2:string raw_value=3:bytes
+HeaderValueOption header=1:HeaderValue append_action=3:int32
+HeaderMap headers=1:HeaderValue*
+Metadata filter_metadata=1:Struct{}""",
+    "envoy.service.ext_proc.v3": """\
+HttpHeaders headers=1:HeaderMap end_of_stream=3:bool
+HttpBody body=1:bytes end_of_stream=2:bool
+HttpTrailers trailers=1:HeaderMap
+ProtocolConfiguration request_body_mode=1:int32
+ProcessingRequest request/request_headers=2:HttpHeaders request/response_headers=3:HttpHeaders \
+request/request_body=4:HttpBody request/response_body=5:HttpBody \
+request/request_trailers=6:HttpTrailers request/response_trailers=7:HttpTrailers \
+metadata_context=8:Metadata attributes=9:Struct{} protocol_config=11:ProtocolConfiguration
+HeaderMutation set_headers=1:HeaderValueOption* remove_headers=2:string*
+StreamedBodyResponse body=1:bytes end_of_stream=2:bool
+BodyMutation mutation/streamed_response=3:StreamedBodyResponse
+CommonResponse header_mutation=2:HeaderMutation body_mutation=3:BodyMutation clear_route_cache=5:bool
+HeadersResponse response=1:CommonResponse
+BodyResponse response=1:CommonResponse
+TrailersResponse header_mutation=1:HeaderMutation
+ImmediateResponse status=1:HttpStatus headers=2:HeaderMutation body=3:bytes details=5:string
+ProcessingResponse response/request_headers=1:HeadersResponse response/response_headers=2:HeadersResponse \
+response/request_body=3:BodyResponse response/response_body=4:BodyResponse \
+response/request_trailers=5:TrailersResponse response/response_trailers=6:TrailersResponse \
+response/immediate_response=7:ImmediateResponse dynamic_metadata=8:Struct""",
+}
+
+
+def _classes() -> dict[str, Any]:
+    """The class of each message by its name."""
+    pool, names = DescriptorPool(), {"Struct": ".google.protobuf.Struct"}
+    pool.AddSerializedFile(STRUCT_FILE.serialized_pb)
+    needed = [STRUCT_FILE.name]
+    for package, messages in _PACKAGES.items():
+        file = FileDescriptorProto(name=package, package=package, syntax="proto3", dependency=needed)
+        for line in messages.splitlines():
+            name, *fields = line.split()
+            names[name] = f".{package}.{name}"
+            message = file.message_type.add(name=name)
+            for field in fields:
+                _add_field(message, field, names)
+        pool.AddSerializedFile(file.SerializeToString())
+        needed.append(package)
+    return {name: GetMessageClass(pool.FindMessageTypeByName(full[1:])) for name, full in names.items()}
+
+
+def _add_field(message: DescriptorProto, written: str, names: dict[str, str]) -> None:
+    name, number, kind = written.replace("=", ":").split(":")
+    oneof, _, name = name.rpartition("/")
+    field = message.field.add(name=name, number=int(number))
+    if oneof:
+        field.oneof_index = 0
+        message.ClearField("oneof_decl")
+        message.oneof_decl.add(name=oneof)
+    label = "REPEATED" if kind.endswith(("*", "{}")) else "OPTIONAL"
+    field.label = getattr(FieldDescriptorProto, f"LABEL_{label}")
+    of = kind.rstrip("*{}")
+    if of not in names:
+        field.type = getattr(FieldDescriptorProto, f"TYPE_{of.upper()}")
+        return
+    field.type, field.type_name = FieldDescriptorProto.TYPE_MESSAGE, names[of]
+    if kind.endswith("{}"):
+        entry = message.nested_type.add(name=f"{name.title().replace('_', '')}Entry")
+        entry.options.map_entry = True
+        field.type_name = f"{names[message.name]}.{entry.name}"
+        _add_field(entry, "key=1:string", names)
+        _add_field(entry, f"value=2:{of}", names)
+
+
+_CLASSES = _classes()
+ProcessingRequest, ProcessingResponse = _CLASSES["ProcessingRequest"], _CLASSES["ProcessingResponse"]
 
 
 @value
@@ -60,15 +146,15 @@ class ResponseHead:
 def read_request_head(message: Message) -> RequestHead:
     """The first message of a request; of several headers with one name, the first counts."""
     headers: dict[bytes, bytes] = {}
-    for it in message.request_headers.headers.headers:
-        headers.setdefault(it.key.lower().encode(), it.raw_value or it.value.encode())
+    for line in message.request_headers.headers.headers:
+        headers.setdefault(line.key.lower().encode(), line.raw_value or line.value.encode())
     has_body, mode = not message.request_headers.end_of_stream, message.protocol_config.request_body_mode
     return RequestHead(
         method=headers.get(b":method", b"").decode("latin-1"),
         path=headers.get(b":path", b"").partition(b"?")[0].decode("latin-1"),
         headers=headers,
         has_body=has_body,
-        is_streamed=not has_body or mode == ext_proc.FULL_DUPLEX_STREAMED,
+        is_streamed=not has_body or mode == FULL_DUPLEX_STREAMED,
         subset=_subset(message),
     )
 
@@ -78,23 +164,23 @@ def _subset(message: Message) -> frozenset[str] | None:
     if namespace is None or SUBSET not in namespace.fields:
         return None
     given = namespace.fields[SUBSET]
-    listed = [it.string_value for it in given.list_value.values] or given.string_value.split(",")
-    return frozenset(it.strip() for it in listed if it.strip())
+    listed = [address.string_value for address in given.list_value.values] or given.string_value.split(",")
+    return frozenset(address.strip() for address in listed if address.strip())
 
 
 def read_response_head(message: Message) -> ResponseHead:
     """The message in which Envoy reports the head of the response."""
     status = 0
-    for it in message.response_headers.headers.headers:
-        if it.key == ":status":
-            status = int(it.raw_value or it.value or 0)
+    for line in message.response_headers.headers.headers:
+        if line.key == ":status":
+            status = int(line.raw_value or line.value or 0)
     return ResponseHead(status, _failure(message))
 
 
 def _failure(message: Message) -> FailureKind | None:
     """None if the engine answered, or if Envoy does not say who did."""
-    found = [it.fields[DETAILS] for it in message.attributes.values() if DETAILS in it.fields]
-    details = "".join(it.string_value for it in found)
+    found = [given.fields[DETAILS] for given in message.attributes.values() if DETAILS in given.fields]
+    details = "".join(text.string_value for text in found)
     if not details or details == "via_upstream":
         return None
     if "connection_failure" in details or "connection_timeout" in details:
@@ -145,9 +231,9 @@ def passed_on(message: Message) -> Message:
 
 
 def _mutation(lines: Headers, removed: Sequence[str] = ()) -> _Fields:
-    overwrite = {"append_action": ext_proc.OVERWRITE_IF_EXISTS_OR_ADD}
+    overwrite = {"append_action": OVERWRITE_IF_EXISTS_OR_ADD}
     headers = ({"key": name.decode(), "raw_value": given} for name, given in lines)
-    return {"set_headers": [{"header": it, **overwrite} for it in headers], "remove_headers": removed}
+    return {"set_headers": [{"header": header, **overwrite} for header in headers], "remove_headers": removed}
 
 
 @cache

@@ -179,7 +179,7 @@ class EndpointPicker:
     def _named(self, model: str, subset: frozenset[str]) -> frozenset[str] | None:
         """The workers at these addresses; None if they are all that serve the model."""
         serving = self._parts.world.cluster.serving(model)
-        named = frozenset(it.worker.name for it in serving if address_of(it.worker.url) in subset)
+        named = frozenset(state.worker.name for state in serving if address_of(state.worker.url) in subset)
         return None if named and len(named) == len(serving) else named
 
     async def _drive(

@@ -11,7 +11,7 @@ from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
 from phasewise.core.errors import ConfigError
 from phasewise.fleet.config import TlsConfig
-from phasewise.gateway.picker.ext_proc import SERVICE, ProcessingRequest, ProcessingResponse
+from phasewise.gateway.picker.messages import SERVICE, ProcessingRequest, ProcessingResponse
 from phasewise.gateway.picker.picker import EndpointPicker
 
 SERVICES = ("", "liveness", "readiness", SERVICE)  # which the protocol lets health checks ask for

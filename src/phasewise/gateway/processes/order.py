@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +97,22 @@ class ProcessOrder:
 
     def write(self, path: Path) -> None:
         """Only this user can read it."""
-        write_private(path, orjson.dumps(asdict(self)))
+        write_private(path, orjson.dumps(self))
+
+
+@dataclass(frozen=True, slots=True)
+class RestartProgress:
+    """How often processes were asked to be replaced, and how many of them are since the last time."""
+
+    asked: int = 0
+    replaced: int = 0
+    of: int = 0
+    error: str = ""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there is nothing more to wait for."""
+        return self.replaced >= self.of or bool(self.error)
 
 
 # --- The gateway's private folder, which only its user can enter.
@@ -121,3 +136,8 @@ def socket_file(folder: Path, process: int) -> Path:
 def error_file(folder: Path, process: int) -> Path:
     """Why a process could not start: the error's message and hint."""
     return folder / f"error-{process}"
+
+
+def progress_file(folder: Path) -> Path:
+    """Where the supervisor records a RestartProgress."""
+    return folder / "restart"

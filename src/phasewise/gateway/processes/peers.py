@@ -7,32 +7,40 @@ no key: only the gateway's user can enter the folder.
 from __future__ import annotations
 
 import asyncio
+import logging
+import marshal
 import re
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from phasewise.clients.http_client import HttpClient, Reply, Timeouts
 from phasewise.core.errors import UpstreamError
 from phasewise.gateway.processes.order import socket_file
+from phasewise.scheduling import World
+
+logger = logging.getLogger("phasewise.gateway")
 
 ANSWER_WITHIN_S = 1.5
 """A process that stands still does not keep the others from answering."""
+LEARNED_PATH = "/phasewise/v1/learned"
+"""Answered at admin sockets only."""
+LEARNED_VERSION = 1
+LEARNED_WITHIN_S = 10.0
 _SOCKET_NAME = re.compile(r"process-(\d+)")
 
 
+@dataclass(frozen=True, slots=True)
 class Peers:
     """Without a `folder`, this process is alone.
 
     `process` is unique, `number` counts the processes of the gateway from 0, `secret` is what they all know.
     """
 
-    def __init__(
-        self, folder: Path | None = None, process: int = 0, number: int = 0, secret: bytes | None = None
-    ) -> None:
-        self.folder = folder
-        self.process = process
-        self.number = number
-        self.secret = secret
+    folder: Path | None = None
+    process: int = 0
+    number: int = 0
+    secret: bytes | None = field(default=None, repr=False)
 
     @property
     def others(self) -> list[int]:
@@ -76,3 +84,33 @@ class Peers:
         finally:
             client.close()
         return reply if reply.status == 200 else None
+
+
+# --- What a process has learned of the engines, for the one that takes its place.
+
+
+def export(world: World) -> bytes:
+    """Prefixes, engine speeds and breakers as plain types: the reader may be of another version."""
+    state = (world.prefixes.export(), world.paces.export(), world.breakers.export())
+    return marshal.dumps((LEARNED_VERSION, state))
+
+
+async def learn(world: World, peers: Peers, successor_of: int | None) -> None:
+    """Adopt what the process before this one knows, or, if that one has died, another process."""
+    for process in (successor_of,) if successor_of is not None else peers.others[:1]:
+        if (reply := await peers.ask(process, LEARNED_PATH, within_s=LEARNED_WITHIN_S)) is not None:
+            adopt(world, reply.body)
+
+
+def adopt(world: World, exported: bytes) -> None:
+    """Take over what another process of this user wrote; what another version wrote is left out."""
+    try:
+        version, state = marshal.loads(exported)  # noqa: S302 - a process of the same user wrote it
+        if version != LEARNED_VERSION:
+            return
+        prefixes, paces, breakers = state
+        world.prefixes.adopt(prefixes)
+        world.paces.adopt(paces)
+        world.breakers.adopt(breakers)
+    except (ValueError, TypeError, EOFError, KeyError):
+        logger.exception("what the process before knew could not be read: this one learns it again")

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import field
 from urllib.parse import quote, urlencode
 
 from phasewise.clients.http_client import Reply
 from phasewise.core.errors import RejectionKind, RequestRejected
-from phasewise.core.value import value
 from phasewise.gateway.processes.peers import Peers
-from phasewise.gateway.records.timeline_store import LOOKED_AT, Page, TimelineStore, slowest
+from phasewise.gateway.records.timeline_store import (
+    LOOKED_AT,
+    FoundRequests,
+    RecordLine,
+    TimelineStore,
+    in_turns,
+    slowest,
+)
 from phasewise.gateway.server.client import Headers
 from phasewise.gateway.upstream.call import OpenRequests
 
@@ -29,53 +33,8 @@ _NEXT, _MORE, _DROPPED, _OF = (
 )
 
 
-@value
-class RecordLine:
-    """A request as JSON, with its number in the process that served it."""
-
-    ended_unix_s: float
-    process: int
-    number: int
-    text: bytes
-
-
-@value
-class FoundRequests:
-    """Requests, oldest first, and after which number of each process to continue.
-
-    `dropped` counts requests after the cursor that newer ones have replaced, `of` those that were looked at.
-    """
-
-    lines: list[RecordLine]
-    ends: dict[int, int] = field(default_factory=dict)
-    more: bool = False
-    dropped: int = 0
-    of: int = 0
-
-    @property
-    def texts(self) -> list[bytes]:
-        """The lines alone."""
-        return [line.text for line in self.lines]
-
-    @property
-    def cursor(self) -> str:
-        """One number of a process that has never had another beside it, else one of each."""
-        if self.ends.keys() == {0}:
-            return str(self.ends[0])
-        return "_".join(f"{process}-{number}" for process, number in sorted(self.ends.items()))
-
-    def headers(self) -> Headers:
-        """What a client needs to continue."""
-        headers = [(_NEXT, self.cursor.encode())]
-        if self.more:
-            headers.append((_MORE, b"1"))
-        if self.dropped:
-            headers.append((_DROPPED, b"%d" % self.dropped))
-        return headers
-
-
 class AllRecords:
-    """Asks the other processes and adds its own; `alone` leaves the others out."""
+    """Asks the other processes and adds its own."""
 
     def __init__(self, timelines: TimelineStore, open_requests: OpenRequests, peers: Peers) -> None:
         self.capacity = timelines.capacity
@@ -83,82 +42,67 @@ class AllRecords:
         self._open = open_requests
         self._peers = peers
 
-    async def request(self, any_id: str, *, or_open: bool = False, alone: bool = False) -> bytes | None:
+    @property
+    def alone(self) -> AllRecords:
+        """Those of this process without the others'."""
+        return AllRecords(self._timelines, self._open, Peers(process=self._peers.process))
+
+    async def request(self, any_id: str, *, or_open: bool = False) -> bytes | None:
         """One that has ended, or with `or_open` is still under way."""
         line = self._timelines.get(any_id)
         if line is None and or_open:
             line = self._open.line(any_id, time.monotonic())
-        if line is not None or alone:
+        if line is not None:
             return line
         path = f"{PATH}/{quote(any_id, safe='')}{'?open=1' if or_open else ''}"
         replies = await self._peers.ask_all("GET", path)
         return next((reply.body for reply in replies.values()), None)
 
-    async def newest(self, limit: int, tenant: str | None = None, *, alone: bool = False) -> FoundRequests:
+    async def newest(self, limit: int, tenant: str | None = None) -> FoundRequests:
         """The last ones."""
-        own = self._own(self._timelines.newest(limit, tenant))
-        query = {"limit": limit} if tenant is None else {"limit": limit, "tenant": tenant}
-        found = own if alone else await self._with_others(own, PATH, query)
-        return FoundRequests(found.lines[-limit:] if limit else [], found.ends)
+        own = self._timelines.newest(limit, tenant)
+        found = await self._with_others(own, PATH, limit=limit, tenant=tenant)
+        return FoundRequests(found.lines[max(0, len(found.lines) - limit) :], found.ends)
 
-    async def matching(self, any_id: str, limit: int, *, alone: bool = False) -> FoundRequests:
+    async def matching(self, any_id: str, limit: int) -> FoundRequests:
         """All that an id can mean."""
-        own = self._own(await self._timelines.matching(any_id, limit))
-        found = own if alone else await self._with_others(own, PATH, {"id": any_id, "limit": limit})
-        lines = found.lines[-limit:] if limit else []
-        return FoundRequests(lines, found.ends, found.more or len(lines) < len(found.lines))
+        own = await self._timelines.matching(any_id, limit)
+        found = await self._with_others(own, PATH, id=any_id, limit=limit)
+        left = max(0, len(found.lines) - limit)
+        return FoundRequests(found.lines[left:], found.ends, found.more or left > 0)
 
-    async def slowest(
-        self, measure: str, limit: int, tenant: str | None, *, alone: bool = False
-    ) -> FoundRequests:
+    async def slowest(self, measure: str, limit: int, tenant: str | None) -> FoundRequests:
         """The slowest of those that are kept, slowest first."""
         newest = self._timelines.newest(LOOKED_AT, tenant).lines
-        texts = await slowest(newest, measure, limit)
-        own = FoundRequests([RecordLine(0.0, 0, 0, text) for text in texts], of=len(newest))
-        if alone or not self._peers.others:
-            return own
-        query = {"slowest": measure, "limit": limit} | ({} if tenant is None else {"tenant": tenant})
-        found = await self._with_others(own, PATH, query)
-        texts = await slowest(found.texts, measure, limit)
-        return FoundRequests([RecordLine(0.0, 0, 0, text) for text in texts], of=found.of)
+        own = FoundRequests(await slowest(newest, measure, limit), of=len(newest))
+        found = await self._with_others(own, PATH, slowest=measure, limit=limit, tenant=tenant)
+        return FoundRequests(await slowest(found.lines, measure, limit), of=found.of)
 
-    async def after(
-        self, cursor: str, limit: int, since_unix_s: float, *, alone: bool = False
-    ) -> FoundRequests:
+    async def after(self, cursor: str, limit: int, since_unix_s: float) -> FoundRequests:
         """The first ones after a cursor, an empty one for the oldest, that ended at or after a time."""
         after = self._after(cursor)
-        own = self._own(self._timelines.page(limit, after.get(self._peers.process, 0), since_unix_s))
-        query = {"after": cursor or "0", "limit": limit, "since_unix_s": since_unix_s}
-        found = own if alone else await self._with_others(own, PATH, query)
+        own = self._timelines.page(limit, after.get(self._peers.process, 0), since_unix_s)
+        found = await self._with_others(
+            own, PATH, after=cursor or "0", limit=limit, since_unix_s=since_unix_s
+        )
         taken, left = found.lines[:limit], found.lines[limit:]
         # Of a process that did not answer in time, nothing is skipped.
-        others = [] if alone else self._peers.others
-        silent = {process: after[process] for process in others if process in after}
+        silent = {process: after[process] for process in self._peers.others if process in after}
         ends = {**silent, **found.ends}
         for line in reversed(left):
             # The next page begins with the first that was left.
             ends[line.process] = line.number - 1
         return FoundRequests(taken, ends, found.more or bool(left), found.dropped)
 
-    async def open(self, limit: int, *, alone: bool = False) -> FoundRequests:
+    async def open(self, limit: int) -> FoundRequests:
         """Those under way, the oldest of each process first."""
-        ids, texts = self._open.oldest(limit), list[bytes | None]()
-        for first in range(0, len(ids), OPEN_AT_ONCE):
-            now_s = time.monotonic()
-            texts += [self._open.line(request_id, now_s) for request_id in ids[first : first + OPEN_AT_ONCE]]
-            await asyncio.sleep(0)
-        lines = [RecordLine(0.0, 0, 0, text) for text in texts if text is not None]
+        lines: list[RecordLine] = []
+        async for request_id in in_turns(self._open.oldest(limit), OPEN_AT_ONCE):
+            if (text := self._open.line(request_id, time.monotonic())) is not None:
+                lines.append(RecordLine(text))
         own = FoundRequests(lines, of=len(self._open))
-        found = own if alone else await self._with_others(own, f"{PATH}/open", {"limit": limit})
+        found = await self._with_others(own, f"{PATH}/open", limit=limit)
         return FoundRequests(found.lines[:limit], of=found.of)
-
-    def _own(self, page: Page) -> FoundRequests:
-        process = self._peers.process
-        lines = [
-            RecordLine(ended_unix_s, process, number, text)
-            for text, (number, ended_unix_s) in zip(page.lines, page.places, strict=True)
-        ]
-        return FoundRequests(lines, {process: page.next_after}, page.more, page.dropped)
 
     def _after(self, cursor: str) -> dict[int, int]:
         if not cursor:
@@ -175,9 +119,10 @@ class AllRecords:
         pairs = (pair.partition("-") for pair in cursor.split("_"))
         return {int(process): int(number) for process, _, number in pairs}
 
-    async def _with_others(self, own: FoundRequests, path: str, query: Mapping[str, object]) -> FoundRequests:
+    async def _with_others(self, own: FoundRequests, path: str, **query: str | float | None) -> FoundRequests:
         """The same question to all others, and all lines in the order of their ends."""
-        replies = await self._peers.ask_all("GET", f"{path}?{urlencode(query)}")
+        given = {name: asked for name, asked in query.items() if asked is not None}
+        replies = await self._peers.ask_all("GET", f"{path}?{urlencode(given)}")
         if not replies:
             return own
         every = [own, *(_read(process, reply) for process, reply in replies.items())]
@@ -191,13 +136,30 @@ class AllRecords:
         )
 
 
+def headers_of(found: FoundRequests) -> Headers:
+    """What a client needs to continue."""
+    headers = [(_NEXT, _cursor(found.ends).encode())]
+    if found.more:
+        headers.append((_MORE, b"1"))
+    if found.dropped:
+        headers.append((_DROPPED, b"%d" % found.dropped))
+    return headers
+
+
+def _cursor(ends: Mapping[int, int]) -> str:
+    """One number of a process that has never had another beside it, else one of each."""
+    if ends.keys() == {0}:
+        return str(ends[0])
+    return "_".join(f"{process}-{number}" for process, number in sorted(ends.items()))
+
+
 # --- What goes from process to process: each line with its number and its end before it.
 
 
 def answer_of(found: FoundRequests) -> tuple[Headers, bytes]:
     """The head and the body of an answer to another process."""
     lines = (b"%d %.6f %b" % (line.number, line.ended_unix_s, line.text) for line in found.lines)
-    return (*found.headers(), (_OF, b"%d" % found.of)), b"\n".join(lines)
+    return (*headers_of(found), (_OF, b"%d" % found.of)), b"\n".join(lines)
 
 
 def _read(process: int, reply: Reply) -> FoundRequests:
@@ -205,7 +167,7 @@ def _read(process: int, reply: Reply) -> FoundRequests:
     lines = []
     for line in reply.body.split(b"\n") if reply.body else ():
         number, ended_unix_s, text = line.split(b" ", 2)
-        lines.append(RecordLine(float(ended_unix_s), process, int(number), text))
+        lines.append(RecordLine(text, float(ended_unix_s), process, int(number)))
     _, _, end = headers.get(_NEXT, b"").partition(b"-")
     ends = {process: int(end)} if end else {}
     return FoundRequests(

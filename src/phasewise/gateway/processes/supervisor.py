@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,13 @@ import orjson
 
 from phasewise.core.errors import ConfigError
 from phasewise.fleet.local.run_files import write_private
-from phasewise.gateway.processes.order import ProcessOrder, error_file, socket_file
-from phasewise.gateway.processes.restart import RestartProgress, progress_file
+from phasewise.gateway.processes.order import (
+    ProcessOrder,
+    RestartProgress,
+    error_file,
+    progress_file,
+    socket_file,
+)
 from phasewise.gateway.processes.totals import add_ended
 
 logger = logging.getLogger("phasewise.gateway")
@@ -64,10 +69,8 @@ def passed_listeners(environment: Mapping[str, str]) -> tuple[socket.socket, ...
     if environment.get("LISTEN_PID") != str(os.getpid()):
         return ()
     count = int(environment.get("LISTEN_FDS", "0"))
-    return tuple(
-        socket.socket(fileno=descriptor)
-        for descriptor in range(FIRST_PASSED_DESCRIPTOR, FIRST_PASSED_DESCRIPTOR + count)
-    )
+    passed = range(FIRST_PASSED_DESCRIPTOR, FIRST_PASSED_DESCRIPTOR + count)
+    return tuple(socket.socket(fileno=descriptor) for descriptor in passed)
 
 
 @dataclass(slots=True)
@@ -81,6 +84,11 @@ class _Child:
     @property
     def is_successor(self) -> bool:
         return self.order.successor_of is not None and not self.serves
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it is given up."""
+        return self.is_successor and time.monotonic() >= self.started_s + SERVES_WITHIN_S
 
 
 class ProcessSupervisor:
@@ -171,7 +179,7 @@ class ProcessSupervisor:
             for number in self._signals.recv(64):
                 self._heed(signal.Signals(number))
         for child in successors:
-            if child.is_successor and time.monotonic() >= child.started_s + SERVES_WITHIN_S:
+            if child.is_late:
                 child.popen.kill()
 
     def _serves(self, process: int) -> None:
@@ -185,8 +193,7 @@ class ProcessSupervisor:
                 before.leaves = True
                 before.popen.send_signal(signal.SIGUSR2)
         child.serves = True
-        numbers = range(len(self._listeners))
-        self._have_served = self._have_served or all(self._serving(number) for number in numbers)
+        self._have_served = self._have_served or all(map(self._serving, range(len(self._listeners))))
         if self._reload_is_due:
             self._reload()
 
@@ -229,7 +236,7 @@ class ProcessSupervisor:
         process, number = child.order.process, child.order.number
         del self._children[process]
         why = f"exit code {code}" if code >= 0 else f"signal {-code}"
-        if child.is_successor and time.monotonic() >= child.started_s + SERVES_WITHIN_S:
+        if child.is_late:
             why = f"not serving within {SERVES_WITHIN_S:g} s"
         error = self._error_of(process)
         self._clear_up(process)
@@ -292,4 +299,4 @@ class ProcessSupervisor:
     def _record_progress(self, **fields: Any) -> None:  # noqa: ANN401 - what RestartProgress has
         self._progress = replace(self._progress, **fields)
         with suppress(OSError):
-            write_private(progress_file(self._folder), orjson.dumps(asdict(self._progress)))
+            write_private(progress_file(self._folder), orjson.dumps(self._progress))

@@ -32,6 +32,7 @@ SUMMED_GAUGES = frozenset(
 MOST_ENDED_KNOWN = 200
 """Processes that have ended and are known by number: more than end while a question is answered."""
 _COUNTERS_NAME = re.compile(r"counters-(\d+)")
+_BEFORE_HELP = re.compile(rb"^(?=# HELP )", re.MULTILINE)
 
 
 class CounterTotals:
@@ -108,38 +109,32 @@ def _read(path: Path) -> bytes:
 
 def merged(texts: Iterable[bytes]) -> bytes:
     """One text: counters, histograms and some gauges are added up, of the other gauges the largest counts."""
-    heads: dict[bytes, dict[bytes, None]] = {}
+    heads: dict[bytes, list[bytes]] = {}
     values: dict[bytes, dict[bytes, float]] = {}
-    for family, lines in (each for text in texts for each in _families(text)):
+    for lines in (lines for text in texts for lines in _families(text)):
+        family = lines[0].split(b" ", 3)[2]
+        heads.setdefault(family, lines[:2])
         of = values.setdefault(family, {})
-        heads.setdefault(family, {}).update(dict.fromkeys(line for line in lines if line[:1] == b"#"))
         adds = not _is_gauge(lines) or family in SUMMED_GAUGES
-        for line in lines:
-            if line[:1] != b"#":
-                name, _, number = line.rpartition(b" ")
-                known, new = of.get(name), float(number)
-                of[name] = new if known is None else known + new if adds else max(known, new)
-    lines = []
+        for line in lines[2:]:
+            name, _, number = line.rpartition(b" ")
+            new = float(number)
+            of[name] = of.get(name, 0.0) + new if adds else max(of.get(name, new), new)
+    written = []
     for family, of in values.items():
-        lines += heads[family]
-        lines += [b"%b %b" % (name, _written(number)) for name, number in of.items()]
-    return b"\n".join(lines) + b"\n"
+        written += heads[family]
+        written += [b"%b %b" % (name, _written(number)) for name, number in of.items()]
+    return b"\n".join(written) + b"\n"
 
 
 def counters_of(text: bytes) -> bytes:
     """The text without what is only true now."""
-    return b"\n".join(line for _, lines in _families(text) if not _is_gauge(lines) for line in lines)
+    return b"\n".join(line for lines in _families(text) if not _is_gauge(lines) for line in lines)
 
 
-def _families(text: bytes) -> Iterable[tuple[bytes, list[bytes]]]:
-    lines: list[bytes] = []
-    for line in text.splitlines():
-        if line.startswith(b"# HELP ") and lines:
-            yield lines[0].split(b" ", 3)[2], lines
-            lines = []
-        lines.append(line)
-    if lines:
-        yield lines[0].split(b" ", 3)[2], lines
+def _families(text: bytes) -> list[list[bytes]]:
+    """The lines of each family: its help, its type and its samples."""
+    return [family.splitlines() for family in _BEFORE_HELP.split(text) if family]
 
 
 def _is_gauge(lines: list[bytes]) -> bool:

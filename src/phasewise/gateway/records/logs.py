@@ -1,17 +1,20 @@
 """The gateway's log on standard error: its own lines, the server's, and one per request if configured.
 
+What is rejected has a line for each kind and tenant every few seconds.
+
 It never holds a prompt, an answer or a key: of requests only fields of their timelines, of errors their kind
 and place but not their message, which may quote a client.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import sys
 import threading
 import traceback
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Container
 from datetime import UTC, datetime
 from types import TracebackType
@@ -19,8 +22,12 @@ from typing import Any, Literal
 
 import orjson
 
+from phasewise.core.decision import RejectReason
+from phasewise.core.errors import RejectionKind
 from phasewise.core.latency import e2e_s, ttft_s
-from phasewise.core.timeline import Timeline
+from phasewise.core.own_rejections import OWN_REJECTIONS
+from phasewise.core.timeline import Outcome, Timeline
+from phasewise.core.units import counted
 from phasewise.fleet.config import LogConfig
 
 OURS, SERVERS, LOOPS = "phasewise", "uvicorn.error", "asyncio"
@@ -36,6 +43,11 @@ _ExcInfo = (
     tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None] | bool | None
 )
 
+REJECTIONS_EVERY_S = 5.0
+MOST_REJECTION_LINES = 20
+"""Of one moment; the tenants with fewer rejections then share a line for each kind."""
+
+gateway_logger = logging.getLogger("phasewise.gateway")
 requests_logger = logging.getLogger("phasewise.requests")
 
 
@@ -180,3 +192,46 @@ def _kind_and_place(exc_info: _ExcInfo) -> str | None:
     places = [f"{frame.filename}:{frame.lineno} in {frame.name}" for frame in reversed(frames)]
     kind = type(error).__name__
     return f"{kind} at {' < '.join(places)}" if places else kind
+
+
+class RejectionLog:
+    """Logs a line for each kind of rejection and each tenant every few seconds, with a count; a TimelineSink.
+
+    Requests without a timeline are counted by their kind, in the metrics too. The tenant's name is the
+    configuration's, and a request without a known key has none.
+    """
+
+    def __init__(self, count_in_metrics: Callable[[RejectReason | RejectionKind], None]) -> None:
+        self._count_in_metrics = count_in_metrics
+        self._pending: Counter[tuple[str, str | None]] = Counter()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def record(self, timeline: Timeline) -> None:
+        """A request has ended; what an engine rejected is not the gateway's."""
+        if timeline.outcome is Outcome.REJECTED and timeline.reason in OWN_REJECTIONS:
+            self._add(timeline.reason or "", timeline.tenant)
+
+    def count(self, kind: RejectReason | RejectionKind) -> None:
+        """A request was rejected that has no timeline."""
+        self._count_in_metrics(kind)
+        self._add(kind, None)
+
+    def write(self) -> None:
+        """Log what is pending now; called when the time is over, and when the gateway stops."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        pending, self._pending = self._pending, Counter()
+        counts: Counter[tuple[str, str]] = Counter()
+        for place, ((reason, tenant), count) in enumerate(pending.most_common()):
+            own_line = "" if tenant is None else f" of tenant {tenant}"
+            counts[reason, own_line if place < MOST_REJECTION_LINES else " of other tenants"] += count
+        for (reason, whose), count in counts.items():
+            own, what = OWN_REJECTIONS[reason], counted(count, "request")
+            words = "rejected %s%s in the last %g s: %s, %s. hint: %s"
+            gateway_logger.warning(words, what, whose, REJECTIONS_EVERY_S, reason, own.meaning, own.fix)
+
+    def _add(self, reason: str, tenant: str | None) -> None:
+        self._pending[reason, tenant] += 1
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(REJECTIONS_EVERY_S, self.write)

@@ -23,11 +23,6 @@ class MetricFamily:
     help: str
     bounds: tuple[float, ...] = ()
 
-    @property
-    def lines_per_series(self) -> int:
-        """The lines of one combination of labels: a histogram has one per bucket, its sum and its count."""
-        return len(self.bounds) + 3 if self.kind == "histogram" else 1
-
 
 class Counter:
     """A number that only grows. `begun` distinguishes 0 from a counter that was never used."""

@@ -5,9 +5,9 @@ State of other objects (health, load, waiting requests) is read at each scrape.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
-from math import inf, prod
+from math import inf
 from time import monotonic
 
 from phasewise.core.caching import CacheNote, CacheResult
@@ -216,83 +216,54 @@ class PrometheusMetrics:
             self._text, self._made_s = "".join(self._lines()).encode(), now_s
         return self._text
 
-    @property
-    def most_lines(self) -> int:
-        """The upper bound of samples: labels multiply."""
-        values = {
-            "model": len(self._models) + 1,
-            "pool": len(set(self._pools.values())) + 1,
-            "worker": len(self._pools),
-            "outcome": len(Outcome),
-            "reason": len(set(REASONS)) + 2,
-            "part": len(TTFT_PARTS) + 1,
-            "kind": len(TOKEN_KINDS),
-            "slo_class": len(self._slos),
-            "result": len(CacheResult),
-            "phase": len((START, STREAM)),
-            "mode": len((SERVED, SHADOW)),
-            "way": len((SPLIT, WHOLE)),
-        }
-        return sum(
-            family.lines_per_series * prod(values[label] for label in family.labels) for family in METRICS
-        )
-
     def _lines(self) -> Iterator[str]:
         for histograms in self._histograms.values():
             yield from histograms.lines()
-        kv_transfers = tuple(self._kv_transfers())
-        self._take_over_counts(kv_transfers)
-        own = self._own()
-        dropped = self._counters[LOG_DROPPED].series(())
-        dropped.add(own.log_dropped - dropped.value)
+        kv_transfers, own = tuple(self._kv_transfers()), self._own()
+        # Counts of other objects. An engine's own reset when it restarts, as counters may.
+        for state in kv_transfers:
+            self._take_over(KV_TRANSFER_RECOMPUTED, (state.worker,), state.recomputed_tokens)
+            self._take_over(KV_TRANSFER_BYTES, (state.worker,), state.moved_bytes)
+        self._take_over(LOG_DROPPED, (), own.log_dropped)
         for reason in TraceLoss:
-            dropped = self._counters[TRACES_DROPPED].series((reason,))
-            dropped.add(own.traces_dropped.get(reason, 0) - dropped.value)
+            self._take_over(TRACES_DROPPED, (reason,), own.traces_dropped.get(reason, 0))
         for counters in self._counters.values():
             yield from counters.lines()
-        yield from self._worker_lines()
-        failing = (((state.worker,), state.failing) for state in kv_transfers)
-        yield from value_lines(KV_TRANSFER_FAILING, failing)
-        proven = (
-            ((state.worker,), round(state.proven_ago_s))
-            for state in kv_transfers
-            if state.proven_ago_s is not None
-        )
-        yield from value_lines(KV_TRANSFER_PROOF_AGE, proven)
-        yield from value_lines(WAITING, (((model,), count) for model, count in own.waiting.items()))
-        needed = (
-            ((*pool, phase), round(engines, 4))
-            for pool, need in own.engines_needed.items()
-            for phase, engines in (("prefill", need.prefill), ("decode", need.decode))
-        )
-        yield from value_lines(ENGINES_NEEDED, needed)
-        yield from value_lines(LOOP_LAG, [((), round(own.loop_lag_s, 6))])
-        yield from value_lines(OVERLOAD_STAGE, [((), own.overload_stage)])
-        yield from value_lines(BODY_BYTES, [((), own.body_bytes)])
-        yield from value_lines(QUOTA_DEGRADED, [((), int(own.quota_degraded))])
-        yield from value_lines(CACHE_DEGRADED, [((), int(own.cache_degraded))])
+        for metric, values in self._gauges(kv_transfers, own).items():
+            yield from value_lines(metric, values.items())
 
-    def _take_over_counts(self, kv_transfers: Iterable[KvTransferState]) -> None:
-        """Copy counts of other objects. An engine's own counters reset when it restarts, as counters may."""
-        for state in kv_transfers:
-            for metric, count in (
-                (KV_TRANSFER_RECOMPUTED, state.recomputed_tokens),
-                (KV_TRANSFER_BYTES, state.moved_bytes),
-            ):
-                counter = self._counters[metric].series((state.worker,))
-                counter.add(count - counter.value)
+    def _take_over(self, metric: MetricFamily, labels: Labels, count: float) -> None:
+        counter = self._counters[metric].series(labels)
+        counter.add(count - counter.value)
 
-    def _worker_lines(self) -> Iterator[str]:
-        states = self._cluster.snapshot()
-        workers: list[Labels] = [(state.worker.name, state.worker.pool) for state in states]
-        up = (int(state.health is Health.UP) for state in states)
-        yield from value_lines(WORKER_UP, zip(workers, up, strict=True))
-        still = (int(state.health.stands_still) for state in states)
-        yield from value_lines(WORKER_STILL, zip(workers, still, strict=True))
-        requests = (self._ledger.load(state.worker.ref).requests for state in states)
-        yield from value_lines(WORKER_REQUESTS, zip(workers, requests, strict=True))
-        breakers = (int(self._breaker_open(state.worker.ref)) for state in states)
-        yield from value_lines(WORKER_BREAKER_OPEN, zip(workers, breakers, strict=True))
+    def _gauges(
+        self, kv_transfers: Sequence[KvTransferState], own: OwnState
+    ) -> dict[MetricFamily, dict[Labels, float]]:
+        workers = {(state.worker.name, state.worker.pool): state for state in self._cluster.snapshot()}
+        refs = {labels: state.worker.ref for labels, state in workers.items()}
+        return {
+            WORKER_UP: {labels: int(state.health is Health.UP) for labels, state in workers.items()},
+            WORKER_STILL: {labels: int(state.health.stands_still) for labels, state in workers.items()},
+            WORKER_REQUESTS: {labels: self._ledger.load(ref).requests for labels, ref in refs.items()},
+            WORKER_BREAKER_OPEN: {labels: int(self._breaker_open(ref)) for labels, ref in refs.items()},
+            KV_TRANSFER_FAILING: {(state.worker,): state.failing for state in kv_transfers},
+            KV_TRANSFER_PROOF_AGE: {
+                (state.worker,): round(state.proven_ago_s)
+                for state in kv_transfers
+                if state.proven_ago_s is not None
+            },
+            WAITING: {(model,): count for model, count in own.waiting.items()},
+            ENGINES_NEEDED: {
+                (*pool, phase): round(engines, 4)
+                for pool, need in own.engines_needed.items()
+                for phase, engines in (("prefill", need.prefill), ("decode", need.decode))
+            },
+            LOOP_LAG: {(): round(own.loop_lag_s, 6)},
+            OVERLOAD_STAGE: {(): own.overload_stage},
+            BODY_BYTES: {(): own.body_bytes},
+            QUOTA_DEGRADED: {(): int(own.quota_degraded)},
+            CACHE_DEGRADED: {(): int(own.cache_degraded)},
+        }
 
 
 def _way(timeline: Timeline) -> str | None:
@@ -306,20 +277,6 @@ def _way(timeline: Timeline) -> str | None:
 
 class _Tally:
     """The cached series of requests of one model, pool and ending."""
-
-    __slots__ = (
-        "_cached",
-        "_e2e",
-        "_offered",
-        "_output",
-        "_parts",
-        "_prompt",
-        "_requests",
-        "_tpot",
-        "_ttft",
-        "_unexplained",
-        "model",
-    )
 
     def __init__(
         self,
@@ -338,8 +295,7 @@ class _Tally:
         }
         self._unexplained = histograms[TTFT_PART].series((*phase, UNEXPLAINED))
         self._requests = counters[REQUESTS].series((self.model, outcome, reason or NO_LABEL))
-        tokens = (counters[TOKENS].series((self.model, kind)) for kind in TOKEN_KINDS)
-        self._prompt, self._cached, self._output = tokens
+        self._tokens = [counters[TOKENS].series((self.model, kind)) for kind in TOKEN_KINDS]
         # A rate is the difference of two scrapes, so the first retry shows only after a 0.
         counters[RETRIES].series((self.model,)).add(0)
         for ended in (Outcome.SUCCEEDED, Outcome.FAILED):
@@ -365,12 +321,10 @@ class _Tally:
     def _count_tokens(self, timeline: Timeline) -> None:
         if timeline.from_cache:
             return  # no engine computed any
-        if (prompt_tokens := timeline.prompt_tokens) is not None:
-            self._prompt.add(prompt_tokens)
-        if (cached_tokens := timeline.cached_tokens) is not None:
-            self._cached.add(cached_tokens)
-        if (output_tokens := timeline.output_tokens) is not None:
-            self._output.add(output_tokens)
+        counts = (timeline.prompt_tokens, timeline.cached_tokens, timeline.output_tokens)
+        for counter, count in zip(self._tokens, counts, strict=True):
+            if count is not None:
+                counter.add(count)
 
     def _observe_start(self, timeline: Timeline, first_s: float) -> None:
         self._ttft.observe(first_s)
@@ -384,8 +338,6 @@ class _Tally:
 class _Objective:
     """The objectives of one model and class, and how many requests met them."""
 
-    __slots__ = ("met", "missed", "slo")
-
     def __init__(self, slo: Slo, counters: CounterFamily, of: tuple[str, str]) -> None:
         self.slo = slo
         self.met = counters.series((*of, MET))
@@ -396,8 +348,6 @@ class _Objective:
 
 class _CacheTally:
     """The cached series of requests with one cache result. Only some results have savings."""
-
-    __slots__ = ("_look_up", "_requests", "_saved")
 
     def __init__(
         self,

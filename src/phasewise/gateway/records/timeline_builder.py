@@ -29,6 +29,7 @@ from phasewise.gateway.answer_cache.lookup import CacheLookup
 from phasewise.gateway.upstream.response import Answer
 
 _NO_ANSWER = Answer()
+_CLOCK = Source.GATEWAY_CLOCK
 
 
 def _content_times(answer: Answer, origin_s: float) -> Sequence[float]:
@@ -50,11 +51,11 @@ def load_numpy() -> Thread:
 class TimelineBuilder:
     """Collects one request's milestones. Times are monotonic seconds and become offsets at the end.
 
-    `stage_ends_s` are the ends of its limits, reading and parsing, as far as it came; None if not measured.
+    `worker` has the request now, and `answer` is what the last worker has sent so far. `stage_ends_s` are
+    the ends of its limits, reading and parsing, as far as it came; None if not measured.
     """
 
     __slots__ = (
-        "_answer",
         "_attempt_started_s",
         "_attempts",
         "_cache",
@@ -65,12 +66,13 @@ class TimelineBuilder:
         "_prefill_answer",
         "_prefill_sent_s",
         "_queue_s",
-        "_request",
         "_sent_s",
         "_stage_ends_s",
         "_started_unix_s",
-        "_trace",
-        "_worker",
+        "answer",
+        "request",
+        "trace",
+        "worker",
     )
 
     def __init__(
@@ -81,44 +83,24 @@ class TimelineBuilder:
         trace: TraceContext | None = None,
         stage_ends_s: Sequence[float] | None = None,
     ) -> None:
-        self._request = request
+        self.request = request
         self._started_unix_s = started_unix_s
         self._client_request_id = client_request_id
-        self._trace = trace
+        self.trace = trace
         self._stage_ends_s = stage_ends_s
         self._queue_s = 0.0
         self._attempts: list[Attempt] = []
-        self._worker: WorkerRef | None = None
+        self.worker: WorkerRef | None = None
         self._kind = AttemptKind.LOCAL
         self._attempt_started_s = 0.0
         self._sent_s: float | None = None
-        self._answer: Answer | None = None
+        self.answer: Answer | None = None
         self._placement: Placement | None = None
         # Of the prefill attempt before a decode attempt.
         self._prefill_sent_s: float | None = None
         self._prefill_answer: Answer | None = None
         self._cache: CacheLookup | None = None
         self._look_up: Span | None = None
-
-    @property
-    def answer(self) -> Answer | None:
-        """The last worker's answer so far."""
-        return self._answer
-
-    @property
-    def worker(self) -> WorkerRef | None:
-        """The worker that has the request now."""
-        return self._worker
-
-    @property
-    def request(self) -> GenerationRequest:
-        """The request of these milestones."""
-        return self._request
-
-    @property
-    def trace(self) -> TraceContext | None:
-        """The trace that the request belongs to."""
-        return self._trace
 
     @property
     def attempt_number(self) -> int:
@@ -128,19 +110,19 @@ class TimelineBuilder:
     @property
     def content_chunks(self) -> int:
         """How many chunks with content the last worker has sent."""
-        return 0 if self._answer is None else len(self._answer.content_times_s)
+        return 0 if self.answer is None else len(self.answer.content_times_s)
 
     def begin_attempt(self, worker: WorkerRef, at_s: float, kind: AttemptKind = AttemptKind.LOCAL) -> None:
         """A worker is about to get the request."""
-        self._worker = worker
+        self.worker = worker
         self._kind = kind
         self._attempt_started_s = at_s
         if kind is not AttemptKind.RESUMED:
             # A resumed answer adds nothing to the wait for its first token.
             self._prefill_sent_s = self._sent_s if kind is AttemptKind.DECODE_SIDE else None
             self._sent_s = None
-        self._prefill_answer = self._answer if kind is AttemptKind.DECODE_SIDE else None
-        self._answer = None
+        self._prefill_answer = self.answer if kind is AttemptKind.DECODE_SIDE else None
+        self.answer = None
 
     def note_placement(self, decision: Decision) -> None:
         """Keep the decision of the first attempt, if it has priced options."""
@@ -155,9 +137,9 @@ class TimelineBuilder:
         """A stored answer was looked for."""
         self._look_up = Span(
             Part.CACHE_LOOK_UP,
-            Source.GATEWAY_CLOCK,
+            _CLOCK,
             to_s - from_s,
-            from_s - self._request.arrived_s,
+            from_s - self.request.arrived_s,
             within=Part.GATEWAY_WAIT,
         )
 
@@ -172,14 +154,14 @@ class TimelineBuilder:
 
     def note_answer(self, answer: Answer) -> None:
         """Keep the worker's answer, which may still grow."""
-        self._answer = answer
+        self.answer = answer
 
     def end_attempt(self, outcome: Outcome, at_s: float, note: str | None = None) -> None:
         """The worker's part is over."""
-        if self._worker is None:
+        if self.worker is None:
             raise RuntimeError("an attempt ended that had not begun")
-        self._attempts.append(self._attempt(self._worker, outcome, at_s, note))
-        self._worker = None
+        self._attempts.append(self._attempt(self.worker, outcome, at_s, note))
+        self.worker = None
 
     def build(
         self,
@@ -193,23 +175,22 @@ class TimelineBuilder:
 
     def so_far(self, at_s: float, client_blocked_s: float | None = None) -> Timeline:
         """The timeline of a running request, with its running attempt."""
-        attempts = tuple(self._attempts)
-        if self._worker is not None:
-            attempts += (self._attempt(self._worker, Outcome.UNFINISHED, at_s),)
-        return self._timeline(attempts, Outcome.UNFINISHED, at_s, None, client_blocked_s)
+        return self._timeline(self._attempts_so_far(at_s), Outcome.UNFINISHED, at_s, None, client_blocked_s)
 
     def parts_so_far(self, at_s: float) -> tuple[float, tuple[Span, ...]]:
         """The age of a request that is about to be answered, and the spans of the attempt that answers it."""
-        attempts = tuple(self._attempts)
-        if self._worker is not None:
-            attempts += (self._attempt(self._worker, Outcome.UNFINISHED, at_s),)
+        attempts = self._attempts_so_far(at_s)
         # Of a KV transfer, both sides answer it.
         sides = 2 if self._kind is AttemptKind.DECODE_SIDE else 1
         reply = tuple(span for attempt in attempts[-sides:] for span in attempt.spans)
-        return at_s - self._request.arrived_s, self._spans(attempts, at_s) + reply
+        return at_s - self.request.arrived_s, self._spans(attempts, at_s) + reply
+
+    def _attempts_so_far(self, at_s: float) -> tuple[Attempt, ...]:
+        running = () if self.worker is None else (self._attempt(self.worker, Outcome.UNFINISHED, at_s),)
+        return (*self._attempts, *running)
 
     def _attempt(self, worker: WorkerRef, outcome: Outcome, at_s: float, note: str | None = None) -> Attempt:
-        answer, origin_s = self._answer, self._request.arrived_s
+        answer, origin_s = self.answer, self.request.arrived_s
         return Attempt(
             kind=self._kind,
             worker=worker,
@@ -229,7 +210,7 @@ class TimelineBuilder:
         reason: str | None,
         client_blocked_s: float | None,
     ) -> Timeline:
-        request, answer = self._request, self._answer or _NO_ANSWER
+        request, answer = self.request, self.answer or _NO_ANSWER
         origin_s = request.arrived_s
         # A worker that fetched its KV reports no cached tokens and computed no prompt.
         read = (self._prefill_answer or answer).account
@@ -262,7 +243,7 @@ class TimelineBuilder:
             generates=request.endpoint.generates,
             placement=self._placement,
             cache=None if self._cache is None else self._cache.note,
-            trace=self._trace,
+            trace=self.trace,
             in_gateway=self._in_gateway(at_s),
         )
 
@@ -271,44 +252,38 @@ class TimelineBuilder:
             return None
         # A request that was rejected before its flow ended in one of the stages.
         limited_s, read_s, parsed_s = (*self._stage_ends_s, at_s, at_s, at_s)[:3]
-        arrived_s = self._request.arrived_s
+        arrived_s = self.request.arrived_s
         return GatewayTimes(limited_s - arrived_s, read_s - limited_s, parsed_s - read_s, self._queue_s)
 
     def _spans(self, attempts: tuple[Attempt, ...], ended_s: float) -> tuple[Span, ...]:
         looked_up = () if self._look_up is None else (self._look_up,)
-        return self._waits(attempts, ended_s) + looked_up
+        return (*self._waits(attempts, ended_s), *looked_up)
 
-    def _waits(self, attempts: tuple[Attempt, ...], ended_s: float) -> tuple[Span, ...]:
-        origin_s = self._request.arrived_s
+    def _waits(self, attempts: tuple[Attempt, ...], ended_s: float) -> list[Span]:
+        origin_s = self.request.arrived_s
         if attempts and attempts[-1].kind is AttemptKind.RESUMED:
             attempts = tuple(attempt for attempt in attempts if attempt.kind is not AttemptKind.RESUMED)
         if not attempts:
             # A stored answer needs no worker: until its first content, all time is the gateway's.
-            times_s = () if self._answer is None else self._answer.content_times_s
+            times_s = () if self.answer is None else self.answer.content_times_s
             until_s = times_s[0] if times_s else ended_s
-            return (Span(Part.GATEWAY_WAIT, Source.GATEWAY_CLOCK, until_s - origin_s, 0.0),)
+            return [Span(Part.GATEWAY_WAIT, _CLOCK, until_s - origin_s, 0.0)]
         if is_pair := attempts[-1].kind is AttemptKind.DECODE_SIDE and len(attempts) > 1:
             attempts, decode = attempts[:-1], attempts[-1]
         serving_s = attempts[-1].started_s
         sent_s = self._prefill_sent_s if is_pair else self._sent_s
         waited_s = serving_s if sent_s is None else sent_s - origin_s
-        spans = [Span(Part.GATEWAY_WAIT, Source.GATEWAY_CLOCK, waited_s, 0.0)]
+        spans = [Span(Part.GATEWAY_WAIT, _CLOCK, waited_s, 0.0)]
         if is_pair:
-            spans.append(self._turn_between(attempts[-1], decode))
+            # From the prefill worker's reply until the decode worker got the request.
+            replied_s = attempts[-1].ended_s
+            asked_s = decode.started_s if self._sent_s is None else self._sent_s - origin_s
+            spans.append(Span(Part.GATEWAY_WAIT, _CLOCK, asked_s - replied_s, replied_s))
         if len(attempts) > 1:
-            spans.append(_earlier(attempts[0].started_s, serving_s))
-        return tuple(spans)
-
-    def _turn_between(self, prefill: Attempt, decode: Attempt) -> Span:
-        """From the prefill worker's reply until the decode worker got the request."""
-        asked_s = decode.started_s if self._sent_s is None else self._sent_s - self._request.arrived_s
-        return Span(Part.GATEWAY_WAIT, Source.GATEWAY_CLOCK, asked_s - prefill.ended_s, prefill.ended_s)
-
-
-def _earlier(first_s: float, serving_s: float) -> Span:
-    return Span(
-        Part.EARLIER_ATTEMPTS, Source.GATEWAY_CLOCK, serving_s - first_s, first_s, within=Part.GATEWAY_WAIT
-    )
+            first_s = attempts[0].started_s
+            earlier = Span(Part.EARLIER_ATTEMPTS, _CLOCK, serving_s - first_s, first_s, Part.GATEWAY_WAIT)
+            spans.append(earlier)
+        return spans
 
 
 def _spans_of(kind: AttemptKind, reported: tuple[Span, ...]) -> tuple[Span, ...]:

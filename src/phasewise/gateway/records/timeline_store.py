@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import field
 from heapq import nlargest
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from phasewise.core.latency import longest_stall_s, took_s, tpot_s, ttft_s
 from phasewise.core.timeline import Timeline
 from phasewise.core.timeline_record import decode, encode
+from phasewise.core.value import value
+
+T = TypeVar("T")
 
 CAPACITY_BYTES = 64 * 1024 * 1024
 ENTRY_BYTES = 512
@@ -31,40 +34,59 @@ def gateway_id_in(text: str) -> str | None:
     return None if found is None else found[1]
 
 
-class _Entry(NamedTuple):
-    number: int
-    request_id: str
-    client_request_id: str | None
-    ended_unix_s: float
-    latest_end_unix_s: float
-    tenant: str
-    line: bytes
+class RecordLine(NamedTuple):
+    """A request as JSON, with its number in the process that served it."""
+
+    text: bytes
+    ended_unix_s: float = 0.0
+    process: int = 0
+    number: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """Some timelines as JSON, oldest first, and the number after which to continue.
+@value
+class FoundRequests:
+    """Requests, oldest first, and after which number of each process to continue.
 
-    `dropped` counts timelines after the requested number that newer ones have replaced. `places` are the
-    number of each line and when it ended.
+    `dropped` counts requests after the cursor that newer ones have replaced, `of` those that were looked at.
     """
 
-    lines: list[bytes]
-    next_after: int
-    more: bool
+    lines: list[RecordLine]
+    ends: dict[int, int] = field(default_factory=dict)
+    more: bool = False
     dropped: int = 0
-    places: Sequence[tuple[int, float]] = ()
+    of: int = 0
+
+    @property
+    def texts(self) -> list[bytes]:
+        """The lines alone."""
+        return [line.text for line in self.lines]
+
+
+class _Entry(NamedTuple):
+    line: RecordLine
+    request_id: str
+    client_request_id: str | None
+    latest_end_unix_s: float
+    tenant: str
 
 
 class TimelineStore:
     """A ring of encoded timelines, bounded in number and bytes; a TimelineSink.
 
-    Every timeline gets the next number. A process should start above the numbers of the one before it, so
-    that a reader misses nothing after a restart.
+    Every timeline gets the next number of this `process`. A process should start above the numbers of the one
+    before it, so that a reader misses nothing after a restart.
     """
 
-    def __init__(self, capacity: int, capacity_bytes: int = CAPACITY_BYTES, *, first_number: int = 1) -> None:
-        self._capacity = capacity
+    def __init__(
+        self,
+        capacity: int,
+        capacity_bytes: int = CAPACITY_BYTES,
+        *,
+        first_number: int = 1,
+        process: int = 0,
+    ) -> None:
+        self._process = process
+        self.capacity = capacity
         self._capacity_bytes = capacity_bytes
         # Exactly the numbers from _oldest up to, not including, _next.
         self._entries: dict[int, _Entry] = {}
@@ -82,30 +104,21 @@ class TimelineStore:
         """Keep the timeline; drop the oldest ones beyond the capacity."""
         ended_unix_s = timeline.started_unix_s + timeline.ended_s
         self._latest_end_unix_s = max(self._latest_end_unix_s, ended_unix_s)
-        line = encode(timeline)
-        number = self._next
+        text, number, client_id = encode(timeline), self._next, timeline.client_request_id
         self._next += 1
-        client_id = timeline.client_request_id
         self._entries[number] = _Entry(
-            number,
+            RecordLine(text, ended_unix_s, self._process, number),
             timeline.request_id,
             client_id,
-            ended_unix_s,
             self._latest_end_unix_s,
             timeline.tenant,
-            line,
         )
         self._number_of[timeline.request_id] = number
         if client_id is not None:
             self._number_of_clients[client_id] = number
-        self._bytes += len(line) + ENTRY_BYTES
-        while len(self._entries) > self._capacity or self._bytes > self._capacity_bytes:
+        self._bytes += len(text) + ENTRY_BYTES
+        while len(self._entries) > self.capacity or self._bytes > self._capacity_bytes:
             self._forget_oldest()
-
-    @property
-    def capacity(self) -> int:
-        """How many timelines are kept at most."""
-        return self._capacity
 
     def get(self, any_id: str) -> bytes | None:
         """One timeline as JSON: by the gateway's id, an engine's id that holds it, or the client's own.
@@ -115,7 +128,7 @@ class TimelineStore:
         number = self._by_own_id(any_id)
         if number is None:
             number = self._number_of_clients.get(any_id)
-        return None if number is None else self._entries[number].line
+        return None if number is None else self._entries[number].line.text
 
     def _by_own_id(self, any_id: str) -> int | None:
         number = self._number_of.get(any_id)
@@ -123,16 +136,16 @@ class TimelineStore:
             number = self._number_of.get(own_id)
         return number
 
-    def newest(self, limit: int, tenant: str | None = None) -> Page:
+    def newest(self, limit: int, tenant: str | None = None) -> FoundRequests:
         """The last timelines, of one tenant if it is named; its own are searched in the newest of all."""
         if tenant is None:
             found = self._last(limit)
         else:
             its = [entry for entry in self._last(LOOKED_AT) if entry.tenant == tenant]
-            found = its[len(its) - limit :] if limit < len(its) else its
-        return _page(found, self._next - 1, more=False)
+            found = its[max(0, len(its) - limit) :]
+        return self._found(found, self._next - 1)
 
-    async def matching(self, any_id: str, limit: int) -> Page:
+    async def matching(self, any_id: str, limit: int) -> FoundRequests:
         """Every timeline that an id can mean, oldest first.
 
         A whole id comes first: the gateway's or an engine's that holds it, then the client's own, which
@@ -140,26 +153,23 @@ class TimelineStore:
         """
         number = self._by_own_id(any_id)
         if number is not None:
-            return _page([self._entries[number]], self._next - 1, more=False)
+            return self._found([self._entries[number]], self._next - 1)
         of_ours = _ITS_BEGINNING.fullmatch(any_id)
         same: list[_Entry] = []
         begun: list[_Entry] = []
-        entries = self._last(LOOKED_AT)
-        for first in range(0, len(entries) if any_id else 0, COMPARED_AT_ONCE):
-            for entry in entries[first : first + COMPARED_AT_ONCE]:
-                client_id = entry.client_request_id or ""
-                if client_id == any_id:
-                    same.append(entry)
-                elif client_id.startswith(any_id) or (of_ours and entry.request_id.startswith(of_ours[1])):
-                    begun.append(entry)
-            await asyncio.sleep(0)
+        async for entry in in_turns(self._last(LOOKED_AT) if any_id else (), COMPARED_AT_ONCE):
+            client_id = entry.client_request_id or ""
+            if client_id == any_id:
+                same.append(entry)
+            elif client_id.startswith(any_id) or (of_ours and entry.request_id.startswith(of_ours[1])):
+                begun.append(entry)
         found = same or begun
-        return _page(found[-limit:] if limit else [], self._next - 1, more=len(found) > limit)
+        return self._found(found[max(0, len(found) - limit) :], self._next - 1, more=len(found) > limit)
 
     def _last(self, limit: int) -> list[_Entry]:
         return [self._entries[number] for number in range(max(self._oldest, self._next - limit), self._next)]
 
-    def page(self, limit: int, after: int = 0, ended_since_unix_s: float = 0.0) -> Page:
+    def page(self, limit: int, after: int = 0, ended_since_unix_s: float = 0.0) -> FoundRequests:
         """The first timelines numbered above `after` whose requests ended at or after a time."""
         # A number that was never given out is from another run of the gateway: everything here is new.
         first = self._oldest if after >= self._next else max(after + 1, self._oldest)
@@ -168,13 +178,13 @@ class TimelineStore:
         last = first - 1
         for number in range(self._first_ended(ended_since_unix_s, first), self._next):
             entry = self._entries[number]
-            if entry.ended_unix_s < ended_since_unix_s:
+            if entry.line.ended_unix_s < ended_since_unix_s:
                 continue
             if len(found) >= limit:
-                return _page(found, last, more=True, dropped=dropped)
+                return self._found(found, last, more=True, dropped=dropped)
             found.append(entry)
             last = number
-        return _page(found, self._next - 1, more=False, dropped=dropped)
+        return self._found(found, self._next - 1, dropped=dropped)
 
     def _dropped_after(self, after: int) -> int:
         # A reader that starts with the oldest misses nothing. Timelines of earlier processes are not counted.
@@ -196,15 +206,21 @@ class TimelineStore:
         if client_id is not None and self._number_of_clients[client_id] == self._oldest:
             del self._number_of_clients[client_id]
         self._oldest += 1
-        self._bytes -= len(entry.line) + ENTRY_BYTES
+        self._bytes -= len(entry.line.text) + ENTRY_BYTES
+
+    def _found(
+        self, entries: Sequence[_Entry], end: int, *, more: bool = False, dropped: int = 0
+    ) -> FoundRequests:
+        return FoundRequests([entry.line for entry in entries], {self._process: end}, more, dropped)
 
     def check_invariants(self) -> None:
         """Numbers have no gap, bytes are counted right, and both bounds hold."""
         if list(self._entries) != list(range(self._oldest, self._next)):
             raise AssertionError(f"kept numbers have a gap between {self._oldest} and {self._next}")
-        if self._bytes != (held := sum(len(entry.line) + ENTRY_BYTES for entry in self._entries.values())):
+        held = sum(len(entry.line.text) + ENTRY_BYTES for entry in self._entries.values())
+        if self._bytes != held:
             raise AssertionError(f"{self._bytes} bytes are booked but {held} held")
-        if len(self) > self._capacity or self._bytes > self._capacity_bytes:
+        if len(self) > self.capacity or self._bytes > self._capacity_bytes:
             raise AssertionError(f"{len(self)} timelines of {self._bytes} bytes are beyond the bounds")
         if self._number_of != {entry.request_id: number for number, entry in self._entries.items()}:
             raise AssertionError("an id leads to another request's timeline")
@@ -215,11 +231,6 @@ class TimelineStore:
         }
         if named != self._number_of_clients:
             raise AssertionError("a client's id does not lead to the newest of its timelines")
-
-
-def _page(found: Sequence[_Entry], next_after: int, *, more: bool, dropped: int = 0) -> Page:
-    places = [(entry.number, entry.ended_unix_s) for entry in found]
-    return Page([entry.line for entry in found], next_after, more, dropped, places)
 
 
 # --- Finds the slowest of the timelines that are kept.
@@ -238,15 +249,21 @@ COMPARED_AT_ONCE = 1_000
 """Comparing ids takes tenths of a microsecond each."""
 
 
-async def slowest(lines: Sequence[bytes], measure: str, limit: int) -> list[bytes]:
+async def slowest(lines: Sequence[RecordLine], measure: str, limit: int) -> list[RecordLine]:
     """The slowest of these timelines that have such a time, slowest first."""
     seconds_of = MEASURES[measure]
     timed: list[tuple[float, int]] = []
-    for first in range(0, len(lines), DECODED_AT_ONCE):
-        for place, line in enumerate(lines[first : first + DECODED_AT_ONCE], first):
-            timeline = decode(line)
-            seconds = seconds_of(timeline) if timeline.generates else None
-            if seconds is not None:
-                timed.append((seconds, place))
-        await asyncio.sleep(0)
+    async for place, line in in_turns(list(enumerate(lines)), DECODED_AT_ONCE):
+        timeline = decode(line.text)
+        seconds = seconds_of(timeline) if timeline.generates else None
+        if seconds is not None:
+            timed.append((seconds, place))
     return [lines[place] for _, place in nlargest(limit, timed)]
+
+
+async def in_turns(things: Sequence[T], at_once: int) -> AsyncIterator[T]:
+    """Each of them; after so many, other tasks of the event loop have their turn."""
+    for first in range(0, len(things), at_once):
+        for thing in things[first : first + at_once]:
+            yield thing
+        await asyncio.sleep(0)

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from phasewise.fleet.config import DiscoverConfig, KubernetesConfig
-from phasewise.gateway.discovery.sources import Discovery
+from phasewise.gateway.discovery import Discovery
 from tests.deploy.chart import rendered
 from tests.deploy.one_node import running_node
 from tests.gateway.harness import eventually

@@ -1,1 +1,0 @@
-"""Finds engines while the gateway serves: in Kubernetes, or by a name in DNS."""
