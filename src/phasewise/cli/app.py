@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from phasewise import __version__
-from phasewise.cli.lazy_group import Branch, LazyGroup, Leaf, Panels
+from phasewise.cli.groups import Branch, LazyGroup, Leaf, Panels
 from phasewise.core import known_keys
 from phasewise.core.errors import PhasewiseError, UsageError
 from phasewise.report.console import fail

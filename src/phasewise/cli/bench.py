@@ -27,8 +27,7 @@ from phasewise.cli import options
 from phasewise.cli.bench_modes import BenchResults, Job, parse_sweep, run_loads, run_search
 from phasewise.cli.load_options import Cache, load_options
 from phasewise.cli.measuring import page_facts, repeating_command
-from phasewise.cli.options import AdminKey, Costs, StepsUrl
-from phasewise.cli.outputs import reject_unwritable, say
+from phasewise.cli.options import AdminKey, Costs, StepsUrl, reject_unwritable, say
 from phasewise.clients import event_loop
 from phasewise.clients.host import allow_many_streams
 from phasewise.clients.http_client import origin
@@ -52,50 +51,32 @@ def bench(
     html: options.HtmlPage = None,
     as_json: options.AsJson = False,
     timelines: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write the timeline of every request to this file (NDJSON).", rich_help_panel=options.RESULT
-        ),
+        Path | None, options.result_option(help="Write the timeline of every request to this file (NDJSON).")
     ] = None,
     warm_up: Annotated[
         int | None,
-        typer.Option(
-            min=0,
-            help="Requests to leave out at the start. (default: until latencies are steady)",
-            rich_help_panel=options.RESULT,
+        options.result_option(
+            min=0, help="Requests to leave out at the start. (default: until latencies are steady)"
         ),
     ] = None,
     diagnose: Annotated[
         bool,
-        typer.Option(
-            "--diagnose",
-            help="Also watch the engines during the run, and diagnose what was slow.",
-            rich_help_panel=options.DIAGNOSIS,
+        options.diagnosis_option(
+            "--diagnose", help="Also watch the engines during the run, and diagnose what was slow."
         ),
     ] = False,
     costs: Costs = None,
     admin_key: AdminKey = None,
     sweep: Annotated[
-        str,
-        typer.Option(
-            help="Measure at several loads: rate=1,2,4 or concurrency=1,4,16.",
-            rich_help_panel=options.SEVERAL,
-        ),
+        str, options.series_option(help="Measure at several loads: rate=1,2,4 or concurrency=1,4,16.")
     ] = "",
     find_max_rate: Annotated[
         bool,
-        typer.Option(
-            "--find-max-rate",
-            help="Search for the highest rate that meets the --slo.",
-            rich_help_panel=options.SEVERAL,
-        ),
+        options.series_option("--find-max-rate", help="Search for the highest rate that meets the --slo."),
     ] = False,
     attainment: Annotated[
         float,
-        typer.Option(
-            help="With --find-max-rate: the share of requests that must meet the --slo.",
-            rich_help_panel=options.SEVERAL,
-        ),
+        options.series_option(help="With --find-max-rate: the share of requests that must meet the --slo."),
     ] = 0.9,
     model: options.Model = None,
     api_key: options.ApiKey = None,

@@ -18,8 +18,7 @@ from phasewise.benchmark.statistics.max_rate import (
     search_max_rate,
 )
 from phasewise.benchmark.workload.arrivals import ClosedLoop, Load, OpenLoop, Spacing
-from phasewise.cli.measuring import measure_with_view
-from phasewise.cli.outputs import Interrupts
+from phasewise.cli.measuring import Interrupts, measure_with_view
 from phasewise.core.errors import UsageError
 from phasewise.core.latency import e2e_s, meets
 from phasewise.core.slo import Slo

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import orjson
 import typer
 
-from phasewise.cli.options import AdminKey, AsJson
-from phasewise.cli.targets import GATEWAY_ARGUMENT, GatewayArgument, GatewayOption, ask, gateway_address
+from phasewise.api.targets import GATEWAY_ARGUMENT, ask, gateway_address
+from phasewise.cli.options import AdminKey, AsJson, GatewayArgument, GatewayOption
 from phasewise.clients.http_client import Timeouts
 from phasewise.core.errors import ConfigError, UsageError
 from phasewise.core.units import counted

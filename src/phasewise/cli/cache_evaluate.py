@@ -14,8 +14,7 @@ import orjson
 import typer
 
 from phasewise.cli.measuring import command_line
-from phasewise.cli.options import AsJson
-from phasewise.cli.outputs import reject_unwritable
+from phasewise.cli.options import AsJson, reject_unwritable
 from phasewise.core.caching import Vector
 from phasewise.core.errors import ConfigError, EmbedderUnreachable, UsageError
 from phasewise.core.ports import Embedder

@@ -35,8 +35,8 @@ from phasewise.cli import options
 from phasewise.cli.compare_fleet import compare_with_settings, try_fix
 from phasewise.cli.diagnose_outputs import VerdictOutputs
 from phasewise.cli.load_options import Cache, load_options
-from phasewise.cli.measuring import measure_with_view, page_facts, repeating_command
-from phasewise.cli.outputs import Interrupts, reject_unwritable, say
+from phasewise.cli.measuring import Interrupts, measure_with_view, page_facts, repeating_command
+from phasewise.cli.options import in_panel, reject_unwritable, say
 from phasewise.clients import event_loop
 from phasewise.clients.host import allow_many_streams
 from phasewise.core.errors import UsageError
@@ -49,7 +49,7 @@ from phasewise.report.console import out
 from phasewise.report.ledger_view import fix_trial_facts, render_trial
 from phasewise.report.ledger_view import render as render_ledger
 
-CHANGE = "A fleet and its changed copy"
+change_option = in_panel("A fleet and its changed copy")
 _Result = TypeVar("_Result")
 
 
@@ -71,88 +71,71 @@ def compare(
     *,
     settings: Annotated[
         list[str] | None,
-        typer.Option(
+        change_option(
             "--set",
             metavar="LEVER=VALUE",
             help="Instead of B: the fleet of A with this lever, such as prefix_cache=false, or engine flag, "
             "such as --block-size=32. Can be repeated.",
-            rich_help_panel=CHANGE,
         ),
     ] = None,
     fix: Annotated[
         bool,
-        typer.Option(
+        change_option(
             "--fix",
             help="Instead of B: diagnose the fleet of A under the load, predict the effect of its first fix, "
             "and compare with a copy that has it.",
-            rich_help_panel=CHANGE,
         ),
     ] = False,
     history: Annotated[
         bool,
-        typer.Option(
+        change_option(
             "--history",
             help="Show every prediction of --fix with its outcome, and the score. Starts no fleet.",
-            rich_help_panel=CHANGE,
         ),
     ] = False,
     ledger_file: Annotated[
         Path | None,
-        typer.Option(
+        change_option(
             "--ledger",
             metavar="FILE",
             help="The file of predictions and outcomes. (default: ledger.jsonl in the data folder)",
-            rich_help_panel=CHANGE,
         ),
     ] = None,
     costs: options.Costs = None,
     cache: Cache = CacheState.COLD,
     pairs: Annotated[
         int | None,
-        typer.Option(
-            min=4,
-            help="Pairs of blocks. (default: as many as the noise requires)",
-            rich_help_panel=options.SEVERAL,
-        ),
+        options.series_option(min=4, help="Pairs of blocks. (default: as many as the noise requires)"),
     ] = None,
     max_pairs: Annotated[
         int,
-        typer.Option(
-            min=4,
-            help="The largest number of pairs to measure, however noisy the results are.",
-            rich_help_panel=options.SEVERAL,
+        options.series_option(
+            min=4, help="The largest number of pairs to measure, however noisy the results are."
         ),
     ] = MOST_PAIRS,
     control_pairs: Annotated[
         int,
-        typer.Option(
-            min=0,
-            help="Pairs of A against itself, to measure the noise; 0 for none, as with --fix.",
-            rich_help_panel=options.SEVERAL,
+        options.series_option(
+            min=0, help="Pairs of A against itself, to measure the noise; 0 for none, as with --fix."
         ),
     ] = CONTROL_PAIRS,
     as_json: options.AsJson = False,
     html: options.HtmlPage = None,
     margin: Annotated[
         float,
-        typer.Option(
-            help="Relative change that does not matter: within it, A and B are equivalent.",
-            rich_help_panel=options.RESULT,
+        options.result_option(
+            help="Relative change that does not matter: within it, A and B are equivalent."
         ),
     ] = 0.05,
     alpha: Annotated[
         float,
-        typer.Option(
-            help="Probability of any false `better` or `worse` when A and B are equal.",
-            rich_help_panel=options.RESULT,
-        ),
+        options.result_option(help="Probability of any false `better` or `worse` when A and B are equal."),
     ] = 0.05,
     warm_up: Annotated[
         int | None,
-        typer.Option(
+        options.result_option(
             min=0,
             help=f"Requests to leave out at the start of each block. (default: {WARM_UP_SHARE:.0%} of them)",
-            rich_help_panel=options.RESULT,
         ),
     ] = None,
     model: options.Model = None,

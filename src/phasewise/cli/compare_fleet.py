@@ -28,8 +28,8 @@ from phasewise.benchmark.compare.verdict import ComparisonResult
 from phasewise.benchmark.run import BenchRun
 from phasewise.benchmark.session import RunSpec
 from phasewise.cli.engine import current_engine
-from phasewise.cli.measuring import measure_with_view
-from phasewise.cli.outputs import Interrupts, say
+from phasewise.cli.measuring import Interrupts, measure_with_view
+from phasewise.cli.options import say
 from phasewise.clients.host import usable_cores
 from phasewise.core.errors import ConfigError, PhasewiseError
 from phasewise.costs.fit.step_fit import StepFit

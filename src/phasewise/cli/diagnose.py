@@ -12,11 +12,9 @@ import typer
 
 from phasewise import __version__
 from phasewise.api.diagnose import gather_order, judge, not_for_a_file, observe
-from phasewise.api.targets import is_evidence_file
+from phasewise.api.targets import gateway_address, is_evidence_file
 from phasewise.cli.diagnose_outputs import HtmlPage, SaveEvidence, SaveTraffic, VerdictOutputs
-from phasewise.cli.options import AdminKey, AsJson, Costs, StepsUrl
-from phasewise.cli.outputs import reject_unwritable, say
-from phasewise.cli.targets import gateway_address
+from phasewise.cli.options import AdminKey, AsJson, Costs, StepsUrl, reject_unwritable, say
 from phasewise.diagnosis.diagnose import Known
 from phasewise.diagnosis.gather.costs_file import load_fit
 from phasewise.diagnosis.observed.bundle import bundle_of

@@ -11,7 +11,7 @@ import typer
 
 from phasewise.benchmark.workload.traces import mooncake_lines
 from phasewise.benchmark.workload.window_trace import trace_of
-from phasewise.cli.outputs import reject_unwritable, say
+from phasewise.cli.options import reject_unwritable, say
 from phasewise.diagnosis.evidence import Evidence
 from phasewise.diagnosis.verdict import Verdict, verdict_record
 from phasewise.report.diagnosis.page import report_page

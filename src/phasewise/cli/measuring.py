@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
 import re
 import shlex
+import signal
 import sys
 import time
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 from phasewise import __version__
 from phasewise.benchmark.calibrate.calibrate import CalibrateSpec, Course, calibrate
@@ -17,9 +22,59 @@ from phasewise.benchmark.generator import LoadGenerator
 from phasewise.benchmark.run import BenchRun
 from phasewise.benchmark.session import RunSpec, measure
 from phasewise.benchmark.workload.presets import Shape
-from phasewise.cli.outputs import Interrupts
 from phasewise.report.bench.wording import workload_in_words
 from phasewise.report.live_view import live_line, status
+
+
+class Stoppable(Protocol):
+    """A running task that can end early and return what it has."""
+
+    def stop(self) -> None:
+        """End soon."""
+        ...
+
+
+@dataclass(slots=True)
+class Interrupts:
+    """Turns Ctrl-C into an orderly end.
+
+    A run is stopped and returns what it has. Anything else, such as preparing prompts or starting a fleet, is
+    cancelled; a caller with results checks `forgives` and returns them.
+    """
+
+    requested: bool = False
+    running: Stoppable | None = None
+    _task: asyncio.Task[Any] | None = field(default=None, init=False)
+
+    @contextmanager
+    def handled(self, *others: signal.Signals) -> Iterator[None]:
+        """Handle Ctrl-C, and `others` in the same way, for the current task within the block.
+
+        Signals that are ignored stay ignored: under nohup a run outlives its terminal.
+        """
+        loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        handled = [signal.SIGINT, *(each for each in others if signal.getsignal(each) is not signal.SIG_IGN)]
+        for each in handled:
+            loop.add_signal_handler(each, self._stop)
+        try:
+            yield
+        finally:
+            for each in handled:
+                loop.remove_signal_handler(each)
+
+    def forgives(self) -> bool:
+        """Whether a cancellation came from Ctrl-C; if so it is cleared, and the task may continue."""
+        if self.requested and self._task is not None:
+            self._task.uncancel()
+        return self.requested
+
+    def _stop(self) -> None:
+        again, self.requested = self.requested, True
+        if self.running is not None and not again:
+            self.running.stop()
+        elif self._task is not None:
+            self._task.cancel()
 
 
 async def measure_with_view(url: str, spec: RunSpec, label: str, interrupts: Interrupts) -> BenchRun:

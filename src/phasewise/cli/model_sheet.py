@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from phasewise.api.model_sheet import CUSTOM, model_sheet
-from phasewise.cli.options import AsJson, SloText
+from phasewise.cli.options import AsJson, SloText, in_panel
 from phasewise.core.errors import UsageError
 from phasewise.costs.roofline.accelerators import ACCELERATORS, ASSUMPTION_MEANINGS
 from phasewise.costs.roofline.precision import KvDtype, WeightScheme
@@ -83,9 +83,9 @@ def _assumed(pairs: list[str]) -> dict[str, float]:
 
 # --- The options of `phasewise model sheet`.
 
-DEVICE = "Device"
-TRAFFIC = "Traffic"
-HOW = "Serving"
+device_option = in_panel("Device")
+traffic_option = in_panel("Traffic")
+serving_option = in_panel("Serving")
 
 Config = Annotated[
     str,
@@ -93,82 +93,52 @@ Config = Annotated[
         help="A config.json, a folder with one, a known model, or the hub id of a downloaded model."
     ),
 ]
-Gpu = Annotated[str, typer.Option(help=f"{', '.join(ACCELERATORS)}, or {CUSTOM}.", rich_help_panel=DEVICE)]
+Gpu = Annotated[str, device_option(help=f"{', '.join(ACCELERATORS)}, or {CUSTOM}.")]
 Gpus = Annotated[
-    int,
-    typer.Option(
-        min=1, help="Number of devices that share every layer (tensor parallel).", rich_help_panel=DEVICE
-    ),
+    int, device_option(min=1, help="Number of devices that share every layer (tensor parallel).")
 ]
-PeakTflops = Annotated[
-    float | None,
-    typer.Option(help="Custom device: dense 16-bit TFLOP/s.", rich_help_panel=DEVICE),
-]
+PeakTflops = Annotated[float | None, device_option(help="Custom device: dense 16-bit TFLOP/s.")]
 Peak8BitTflops = Annotated[
     float | None,
-    typer.Option(
-        "--peak-8bit-tflops",
-        help="Custom device: dense int8 and fp8 TFLOP/s. (default: not supported)",
-        rich_help_panel=DEVICE,
+    device_option(
+        "--peak-8bit-tflops", help="Custom device: dense int8 and fp8 TFLOP/s. (default: not supported)"
     ),
 ]
-BandwidthGbs = Annotated[
-    float | None, typer.Option(help="Custom device: memory bandwidth, GB/s.", rich_help_panel=DEVICE)
-]
-MemoryGb = Annotated[
-    float | None, typer.Option(help="Custom device: memory size, GB.", rich_help_panel=DEVICE)
-]
+BandwidthGbs = Annotated[float | None, device_option(help="Custom device: memory bandwidth, GB/s.")]
+MemoryGb = Annotated[float | None, device_option(help="Custom device: memory size, GB.")]
 LinkGbs = Annotated[
-    float | None,
-    typer.Option(help="Custom device: bandwidth to its neighbours, GB/s one way.", rich_help_panel=DEVICE),
+    float | None, device_option(help="Custom device: bandwidth to its neighbours, GB/s one way.")
 ]
 PricePerHour = Annotated[
-    float | None,
-    typer.Option(min=0.0, help="Price of one device per hour, in dollars.", rich_help_panel=DEVICE),
+    float | None, device_option(min=0.0, help="Price of one device per hour, in dollars.")
 ]
 Assume = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="NAME=VALUE",
-        help=f"Replace an assumption: {', '.join(ASSUMPTION_MEANINGS)}.",
-        rich_help_panel=DEVICE,
-    ),
+    device_option(metavar="NAME=VALUE", help=f"Replace an assumption: {', '.join(ASSUMPTION_MEANINGS)}."),
 ]
 Weights = Annotated[
-    WeightScheme | None,
-    typer.Option(help="Precision of the weights. (default: the checkpoint's)", rich_help_panel=HOW),
+    WeightScheme | None, serving_option(help="Precision of the weights. (default: the checkpoint's)")
 ]
-KvNumbers = Annotated[KvDtype, typer.Option(help="Data type of the KV cache.", rich_help_panel=HOW)]
+KvNumbers = Annotated[KvDtype, serving_option(help="Data type of the KV cache.")]
 ChunkTokens = Annotated[
     int | None,
-    typer.Option(
-        min=1,
-        help="Largest number of tokens in a step. (default: vLLM's on this device)",
-        rich_help_panel=HOW,
-    ),
+    serving_option(min=1, help="Largest number of tokens in a step. (default: vLLM's on this device)"),
 ]
 MaxNumSeqs = Annotated[
     int | None,
-    typer.Option(
-        min=1,
-        help="Largest number of requests that run at once. (default: vLLM's on this device)",
-        rich_help_panel=HOW,
+    serving_option(
+        min=1, help="Largest number of requests that run at once. (default: vLLM's on this device)"
     ),
 ]
-PromptTokens = Annotated[int, typer.Option(min=1, help="Tokens per prompt.", rich_help_panel=TRAFFIC)]
-CachedTokens = Annotated[
-    int, typer.Option(min=0, help="Prompt tokens that are in the prefix cache.", rich_help_panel=TRAFFIC)
-]
-OutputTokens = Annotated[int, typer.Option(min=2, help="Tokens per answer.", rich_help_panel=TRAFFIC)]
+PromptTokens = Annotated[int, traffic_option(min=1, help="Tokens per prompt.")]
+CachedTokens = Annotated[int, traffic_option(min=0, help="Prompt tokens that are in the prefix cache.")]
+OutputTokens = Annotated[int, traffic_option(min=2, help="Tokens per answer.")]
 Context = Annotated[
     int | None,
-    typer.Option(
-        min=1,
-        help="Context length of the decode table. (default: the prompt plus half the answer)",
-        rich_help_panel=TRAFFIC,
+    traffic_option(
+        min=1, help="Context length of the decode table. (default: the prompt plus half the answer)"
     ),
 ]
 Rate = Annotated[
-    float | None,
-    typer.Option(help="Calculate the replicas for this many requests per second.", rich_help_panel=TRAFFIC),
+    float | None, traffic_option(help="Calculate the replicas for this many requests per second.")
 ]

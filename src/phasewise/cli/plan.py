@@ -15,7 +15,7 @@ from phasewise.api.call import seed_or_random
 from phasewise.api.load_options import LoadArguments, LoadOptions
 from phasewise.cli import options, simulated_engines
 from phasewise.cli.load_options import load_options
-from phasewise.cli.outputs import reject_unwritable, say
+from phasewise.cli.options import reject_unwritable, say
 from phasewise.core.errors import UsageError
 from phasewise.core.units import share
 from phasewise.fleet.config.fleet import DEMO_MODEL
@@ -45,34 +45,25 @@ def plan(
     kv_tokens: simulated_engines.KvTokens = None,
     link_gbs: simulated_engines.LinkGbs = 25.0,
     most_engines: Annotated[
-        int,
-        typer.Option(
-            min=2, max=MOST_ENGINES, help="Look no further than this.", rich_help_panel=options.SEVERAL
-        ),
+        int, options.series_option(min=2, max=MOST_ENGINES, help="Look no further than this.")
     ] = MOST_ENGINES,
     draws: simulated_engines.Draws = 10,
     scan: Annotated[
         bool,
-        typer.Option(
-            help="Also find from which load and prompt length on disaggregation pays.",
-            rich_help_panel=options.SEVERAL,
-        ),
+        options.series_option(help="Also find from which load and prompt length on disaggregation pays."),
     ] = True,
     attainment: Annotated[
-        float,
-        typer.Option(help="The share of requests that must meet the --slo.", rich_help_panel=options.RESULT),
+        float, options.result_option(help="The share of requests that must meet the --slo.")
     ] = 0.95,
     price_per_hour: Annotated[
         float | None,
-        typer.Option(
+        options.result_option(
             min=0.0,
             help="Of one device; with --costs, of one engine. (default: prices are counted in engines)",
-            rich_help_panel=options.RESULT,
         ),
     ] = None,
     save: Annotated[
-        Path | None,
-        typer.Option(help="Write a fleet file for the chosen fleet.", rich_help_panel=options.RESULT),
+        Path | None, options.result_option(help="Write a fleet file for the chosen fleet.")
     ] = None,
     as_json: options.AsJson = False,
     **load_arguments: Unpack[LoadArguments],

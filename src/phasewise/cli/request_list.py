@@ -15,7 +15,7 @@ import orjson
 import typer
 from rich.text import Text
 
-from phasewise.cli.targets import ask
+from phasewise.api.targets import ask
 from phasewise.clients.http_client import Reply
 from phasewise.clients.timeline_feed import (
     MOST_HELD,

@@ -17,7 +17,7 @@ from phasewise.api.call import seed_or_random
 from phasewise.api.load_options import LoadArguments, LoadOptions
 from phasewise.cli import options, simulated_engines
 from phasewise.cli.load_options import load_options
-from phasewise.cli.outputs import reject_unwritable, say
+from phasewise.cli.options import reject_unwritable, say
 from phasewise.core import timeline_record
 from phasewise.core.errors import UsageError
 from phasewise.core.units import elapsed
@@ -49,25 +49,18 @@ def simulate(
     kv_tokens: simulated_engines.KvTokens = None,
     link_gbs: simulated_engines.LinkGbs = 25.0,
     gateways: Annotated[
-        int,
-        typer.Option(
-            min=1, help="Gateways, each with knowledge of its own.", rich_help_panel=simulated_engines.ENGINE
-        ),
+        int, simulated_engines.engine_option(min=1, help="Gateways, each with knowledge of its own.")
     ] = 1,
     vary: Annotated[
         list[str] | None,
-        typer.Option(
+        options.series_option(
             help="Simulate several fleets: a pool and its numbers of engines, such as main=4,8,16. May be "
-            "given for several pools.",
-            rich_help_panel=options.SEVERAL,
+            "given for several pools."
         ),
     ] = None,
     draws: simulated_engines.Draws = 10,
     timelines: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write the timeline of every request to this file (NDJSON).", rich_help_panel=options.RESULT
-        ),
+        Path | None, options.result_option(help="Write the timeline of every request to this file (NDJSON).")
     ] = None,
     as_json: options.AsJson = False,
     **load_arguments: Unpack[LoadArguments],

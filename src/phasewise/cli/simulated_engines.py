@@ -10,10 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from phasewise.api.model_sheet import OwnFigures, accelerator_of
 from phasewise.cli import options
+from phasewise.cli.options import in_panel
 from phasewise.core.errors import UsageError
 from phasewise.costs.roofline.accelerators import ACCELERATORS
 from phasewise.costs.roofline.deployment import Deployment
@@ -26,55 +25,42 @@ from phasewise.simulator.links import LinkSpeed
 from phasewise.simulator.requests import EngineShape
 from phasewise.simulator.step_times import preset as cost_preset
 
-ENGINE = "Engines"
+engine_option = in_panel("Engines")
 
 StepTimes = Annotated[
     str | None,
-    typer.Option(
+    engine_option(
         "--costs",
         metavar="FILE",
         help="Measured step times: a file of `engine calibrate --save`, or the preset cpu-demo.",
-        rich_help_panel=ENGINE,
     ),
 ]
 ModelConfig = Annotated[
     str | None,
-    typer.Option(
+    engine_option(
         "--model",
         help="Instead of --costs: a model's config.json, its folder or a known name, to be modelled on "
         "--gpu.",
-        rich_help_panel=ENGINE,
     ),
 ]
 DEFAULT_GPU = "H100"
 Gpu = Annotated[
     str | None,
-    typer.Option(
-        help=f"With --model: the device of each engine: {', '.join(ACCELERATORS)}. (default: {DEFAULT_GPU})",
-        rich_help_panel=ENGINE,
+    engine_option(
+        help=f"With --model: the device of each engine: {', '.join(ACCELERATORS)}. (default: {DEFAULT_GPU})"
     ),
 ]
-Gpus = Annotated[
-    int | None,
-    typer.Option(min=1, help="With --model: devices of each engine. (default: 1)", rich_help_panel=ENGINE),
-]
+Gpus = Annotated[int | None, engine_option(min=1, help="With --model: devices of each engine. (default: 1)")]
 KvTokens = Annotated[
     int | None,
-    typer.Option(
-        help="With --costs: tokens in an engine's KV cache. (default: the demo engine's)",
-        rich_help_panel=ENGINE,
-    ),
+    engine_option(help="With --costs: tokens in an engine's KV cache. (default: the demo engine's)"),
 ]
-LinkGbs = Annotated[
-    float,
-    typer.Option(min=0.001, help="Bandwidth of an engine for KV transfers, in GB/s.", rich_help_panel=ENGINE),
-]
+LinkGbs = Annotated[float, engine_option(min=0.001, help="Bandwidth of an engine for KV transfers, in GB/s.")]
 Draws = Annotated[
     int,
-    typer.Option(
+    options.series_option(
         min=0,
         help="With --costs FILE: runs with other step times that fit the measurement as well, for intervals.",
-        rich_help_panel=options.SEVERAL,
     ),
 ]
 

@@ -20,10 +20,9 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from phasewise.api.targets import subject_of
+from phasewise.api.targets import gateway_address, subject_of
 from phasewise.cli.explain import explained
 from phasewise.cli.options import AdminKey, StepsUrl
-from phasewise.cli.targets import gateway_address
 from phasewise.core.errors import EngineUnreachable, PhasewiseError
 from phasewise.core.slo import parse_slo
 from phasewise.diagnosis.gather.live_feed import engine_snapshots, gateway_snapshots
