@@ -1,4 +1,4 @@
-"""Targets of a diagnosis: an address, the file of a running fleet or gateway, or a file of kept evidence."""
+"""Targets: an address, the file of a running fleet or gateway, kept evidence, the gateway that runs here."""
 
 from __future__ import annotations
 
@@ -82,8 +82,6 @@ def _gateway_of(file: Path, home: Path) -> str:
         )
     return state.gateway.url
 
-
-# --- Gateways that are asked: the one that was named, or the only one that runs here.
 
 GATEWAY_ARGUMENT = "the gateway's address"
 """What an error calls the argument."""

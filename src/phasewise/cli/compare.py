@@ -9,10 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, TypeVar, Unpack
 
-import orjson
 import typer
 
-from phasewise.api.load_options import LoadArguments, LoadOptions
+from phasewise.api.load_options import MeasurementArguments, MeasurementOptions
 from phasewise.api.targets import is_fleet_file
 from phasewise.benchmark.compare.arms import Arm, arms_of
 from phasewise.benchmark.compare.compare import (
@@ -28,20 +27,20 @@ from phasewise.benchmark.compare.compare import (
 from phasewise.benchmark.compare.ledger import score
 from phasewise.benchmark.compare.ledger_file import LEDGER_VERSION, LedgerFile, default_ledger
 from phasewise.benchmark.compare.verdict import ComparisonResult
-from phasewise.benchmark.run import BenchRun
-from phasewise.benchmark.session import CacheState, RunSpec
 from phasewise.benchmark.statistics.comparison import FEWEST_PAIRS
 from phasewise.cli import options
 from phasewise.cli.compare_fleet import compare_with_settings, try_fix
-from phasewise.cli.diagnose_outputs import VerdictOutputs
-from phasewise.cli.load_options import Cache, load_options
-from phasewise.cli.measuring import Interrupts, measure_with_view, page_facts, repeating_command
-from phasewise.cli.options import in_panel, reject_unwritable, say
+from phasewise.cli.diagnose import write_page
+from phasewise.cli.load_options import load_options
+from phasewise.cli.measuring import Interrupts, page_facts, repeating_command
+from phasewise.cli.options import in_panel, print_json, reject_unwritable, say
 from phasewise.clients import event_loop
 from phasewise.clients.host import allow_many_streams
 from phasewise.core.errors import UsageError
 from phasewise.costs.fit.step_fit import StepFit
 from phasewise.diagnosis.gather.costs_file import load_fit
+from phasewise.diagnosis.verdict import verdict_record
+from phasewise.experiments.fix_trial import FixTrial
 from phasewise.fleet.config import phasewise_home
 from phasewise.report.compare_page import render_page
 from phasewise.report.compare_table import render
@@ -54,7 +53,10 @@ _Result = TypeVar("_Result")
 
 
 @load_options(
-    f"Requests per block. (default: {DEFAULT_REQUESTS}, or all of a --trace)", FEWEST_PAIRS, {"duration"}
+    MeasurementOptions,
+    f"Requests per block. (default: {DEFAULT_REQUESTS}, or all of a --trace)",
+    FEWEST_PAIRS,
+    {"duration"},
 )
 def compare(
     ctx: typer.Context,
@@ -102,7 +104,6 @@ def compare(
         ),
     ] = None,
     costs: options.Costs = None,
-    cache: Cache = CacheState.COLD,
     pairs: Annotated[
         int | None,
         options.series_option(min=4, help="Pairs of blocks. (default: as many as the noise requires)"),
@@ -138,10 +139,7 @@ def compare(
             help=f"Requests to leave out at the start of each block. (default: {WARM_UP_SHARE:.0%} of them)",
         ),
     ] = None,
-    model: options.Model = None,
-    api_key: options.ApiKey = None,
-    timeout: options.Timeout = 600.0,
-    **load_arguments: Unpack[LoadArguments],
+    **load_arguments: Unpack[MeasurementArguments],
 ) -> None:
     """Test whether B is better than A: send the same requests to both in turn, and judge each metric.
 
@@ -154,15 +152,11 @@ def compare(
         show_history(ledger, as_json=as_json)
         return
     a = _checked_sides(a, b, settings, fix=fix)
-    load = LoadOptions.of(load_arguments, FEWEST_PAIRS)
+    load = MeasurementOptions.of(load_arguments, FEWEST_PAIRS)
     source = load.source(say)
     spec = load.run_spec(
         source,
         requests_in_block(source, load.requests, say),
-        cache=cache,
-        model=model,
-        api_key=api_key,
-        timeout_s=timeout,
     )
     reject_unwritable("--html", html)
     if fix and "--control-pairs" not in options.typed_options(ctx):
@@ -181,7 +175,7 @@ def compare(
     allow_many_streams()
     if fix:
         fit = None if costs is None else load_fit(costs)
-        _try_fix(Path(a), plan, ledger, fit, VerdictOutputs(html, None, as_json))
+        _try_fix(Path(a), plan, ledger, fit, html, as_json=as_json)
         return
     result = _compared(a, b, settings or (), plan)
     if html is not None:
@@ -193,10 +187,7 @@ def compare(
     else:
         out.print(render(result))
         out.print(f"--seed {spec.seed} repeats these requests", soft_wrap=True)
-    if result.cut_short:
-        raise typer.Exit(130)
-    if not result.trusted:
-        raise typer.Exit(1)
+    _leave(result)
 
 
 def _checked_sides(a: str | None, b: str | None, settings: list[str] | None, *, fix: bool) -> str:
@@ -234,12 +225,18 @@ def _until_interrupted(work: Coroutine[None, None, _Result]) -> _Result:
 
 
 def _try_fix(
-    file: Path, plan: ComparePlan, ledger: LedgerFile, fit: StepFit | None, outputs: VerdictOutputs
+    file: Path,
+    plan: ComparePlan,
+    ledger: LedgerFile,
+    fit: StepFit | None,
+    html: Path | None,
+    *,
+    as_json: bool,
 ) -> None:
-    done = _until_interrupted(try_fix(file, plan, ledger, fit, as_json=outputs.as_json))
+    done = _until_interrupted(try_fix(file, plan, ledger, fit, as_json=as_json))
     diagnosed = done.diagnosed
-    if outputs.as_json:
-        outputs.print_json(diagnosed.verdict, {"fix_trial": fix_trial_facts(done)})
+    if as_json:
+        print_json(verdict_record(diagnosed.verdict) | {"fix_trial": fix_trial_facts(done)})
     else:
         out.print(render_trial(done))
         out.print(
@@ -247,7 +244,11 @@ def _try_fix(
             "predictions",
             soft_wrap=True,
         )
-    outputs.write_files(diagnosed.verdict, diagnosed.evidence, str(file))
+    write_page(html, diagnosed.verdict, diagnosed.evidence, str(file))
+    _leave(done)
+
+
+def _leave(done: ComparisonResult | FixTrial) -> None:
     if done.cut_short:
         raise typer.Exit(130)
     if not done.trusted:
@@ -264,7 +265,7 @@ def show_history(ledger: LedgerFile, *, as_json: bool) -> None:
             "entries": [asdict(entry) for entry in contents.entries],
             "passed_over": contents.passed_over,
         }
-        typer.echo(orjson.dumps(facts, option=orjson.OPT_INDENT_2).decode())
+        print_json(facts, indented=True)
         return
     if contents.entries:
         out.print(render_ledger(contents.entries))
@@ -280,9 +281,5 @@ def show_history(ledger: LedgerFile, *, as_json: bool) -> None:
 async def run_comparison(a: Arm, b: Arm, plan: ComparePlan) -> ComparisonResult:
     """Compare with live progress; Ctrl-C keeps the complete pairs."""
     interrupts = Interrupts()
-
-    async def measure(url: str, spec: RunSpec, label: str) -> BenchRun:
-        return await measure_with_view(url, spec, label, interrupts)
-
     with interrupts.handled():
-        return await compare_arms(a, b, plan, measure, say, interrupts.forgives)
+        return await compare_arms(a, b, plan, interrupts.measure, say, interrupts.forgives)

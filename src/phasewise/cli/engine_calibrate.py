@@ -9,15 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import orjson
 import typer
 
 from phasewise.benchmark.calibrate.calibrate import CalibrateSpec
 from phasewise.benchmark.calibrate.machine import Devices, NumberFormat, check_given, find_machine
 from phasewise.benchmark.calibrate.result import Calibration
 from phasewise.cli import options
-from phasewise.cli.measuring import Interrupts, calibrate_with_view
-from phasewise.cli.options import StepsUrl, in_panel, reject_unwritable
+from phasewise.cli.measuring import Interrupts
+from phasewise.cli.options import StepsUrl, in_panel, print_json, reject_unwritable
 from phasewise.clients import event_loop
 from phasewise.clients.host import allow_many_streams
 from phasewise.clients.http_client import origin
@@ -103,7 +102,7 @@ def calibrate(
         weights_read_s = None if machine is None else machine.weights_read_s
         save_fit(save, replace(found.fit, weights_read_s=weights_read_s))
     if as_json:
-        typer.echo(orjson.dumps(found.to_dict(), option=orjson.OPT_INDENT_2).decode())
+        print_json(found.to_dict(), indented=True)
     else:
         out.print(render(found))
     if interrupted:
@@ -113,4 +112,4 @@ def calibrate(
 async def _calibrate(url: str, spec: CalibrateSpec) -> tuple[Calibration, bool]:
     interrupts = Interrupts()
     with interrupts.handled():
-        return await calibrate_with_view(url, spec, interrupts), interrupts.requested
+        return await interrupts.calibrate(url, spec), interrupts.requested

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
-from phasewise.cli.options import AsJson, in_panel
+from phasewise.cli.options import AsJson, in_panel, print_json
 from phasewise.clients import event_loop
 from phasewise.clients.step_feed import PORT_OFFSET
 from phasewise.core.errors import UsageError
@@ -81,16 +80,15 @@ def fake(
         faults=(Fault(FaultKind.SLOW, factor=slow),) if slow != 1.0 else (),
         kv_transfer=Connector() if kv_transfer else None,
     )
-    event_loop.run(run_engines(count, config, _announce_json if as_json else _announce))
 
+    def announce(engines: list[FakeEngine]) -> None:
+        facts = [
+            {"url": engine.base_url, "steps_url": engine.steps_url, "model": engine.model}
+            for engine in engines
+        ]
+        if as_json:
+            print_json({"engines": facts})
+        else:
+            typer.echo("\n".join(engine.base_url for engine in engines))
 
-def _announce(engines: list[FakeEngine]) -> None:
-    for engine in engines:
-        typer.echo(engine.base_url)
-
-
-def _announce_json(engines: list[FakeEngine]) -> None:
-    facts = [
-        {"url": engine.base_url, "steps_url": engine.steps_url, "model": engine.model} for engine in engines
-    ]
-    typer.echo(json.dumps({"engines": facts}))
+    event_loop.run(run_engines(count, config, announce))

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-import orjson
 import typer
 from rich.text import Text
 
@@ -21,6 +20,7 @@ from phasewise.cli.options import (
     AsJson,
     GatewayOption,
     in_panel,
+    print_json,
     reject_unwritable,
     result_option,
     say,
@@ -41,12 +41,12 @@ from phasewise.core.errors import ConfigError, PhasewiseError, UsageError
 from phasewise.core.timeline import Timeline
 from phasewise.core.timeline_record import to_record
 from phasewise.costs.roofline.model_config import architecture_of
-from phasewise.diagnosis.analysis.attribution import Logs, Readings, readings_of
+from phasewise.diagnosis.analysis.attribution import readings_of
 from phasewise.diagnosis.analysis.expectations import held
 from phasewise.diagnosis.analysis.request_life import RequestLife, life_of
 from phasewise.diagnosis.analysis.step_reading import StepReading
 from phasewise.diagnosis.diagnose import FIT_SEED
-from phasewise.diagnosis.gather.request_steps import RequestSteps, request_steps
+from phasewise.diagnosis.gather.request_steps import request_steps
 from phasewise.diagnosis.gather.target import QUICK, engines_in
 from phasewise.diagnosis.observed.observation import WatchedEngine
 from phasewise.diagnosis.predict.costs import fit_window
@@ -143,15 +143,22 @@ def explain(
         _list_matches(found, request_id, gateway, as_json=as_json)
         raise typer.Exit(SEVERAL)
     engines = asyncio.run(_engines(found[0], url, admin_key))
-    steps = asyncio.run(request_steps(found[0], engines))
-    life = life_of(found[0], _readings(steps.logs))
+    life, missing = asyncio.run(life_and_steps(found[0], engines))
     if as_json:
-        typer.echo(orjson.dumps(_as_json(life, steps)).decode())
+        print_json(
+            {
+                "summary": where_the_time_went(life),
+                "ledger": asdict(ledger_of(life)),
+                "no_step_record": missing,
+                "timeline": to_record(life.timeline),
+                "terms": [asdict(row) for row in held(life.timeline)],
+            }
+        )
     else:
-        out.print(render(life, steps.missing))
+        out.print(render(life, missing))
     if html is not None:
         model = asyncio.run(model_shape(life.timeline, engines, config, home))
-        html.write_text(request_page(life, model, steps.missing), encoding="utf-8")
+        html.write_text(request_page(life, model, missing), encoding="utf-8")
         say(f"wrote {html}")
 
 
@@ -190,7 +197,7 @@ def _list_matches(
 ) -> None:
     """The requests that an id can mean, newest first."""
     if as_json:
-        typer.echo(orjson.dumps({"matches": [record(timeline) for timeline in found]}).decode())
+        print_json({"matches": [record(timeline) for timeline in found]})
     else:
         most = "or more " if len(found) == MOST_MATCHES else ""
         out.print(
@@ -218,7 +225,11 @@ async def life_and_steps(
 ) -> tuple[RequestLife, tuple[str, ...]]:
     """The life of a request with the steps that its engines still hold, and why there are none, if so."""
     steps = await request_steps(timeline, engines)
-    return life_of(timeline, _readings(steps.logs)), steps.missing
+    readings: dict[str, tuple[StepReading, ...]] = {}
+    for name, ranks in steps.logs.items():
+        alone = {name: ranks}  # an engine's steps are read with its own costs
+        readings |= readings_of(alone, fit_window(alone, np.random.default_rng(FIT_SEED)))
+    return life_of(timeline, readings), steps.missing
 
 
 async def _engines(timeline: Timeline, url: str, admin_key: str | None) -> tuple[WatchedEngine, ...]:
@@ -246,22 +257,3 @@ async def model_shape(
         if config is not None:
             raise
         return ModelShape(None, error.message)
-
-
-def _readings(logs: Logs) -> Readings:
-    """The records, each read with the costs of its own engine."""
-    readings: dict[str, tuple[StepReading, ...]] = {}
-    for name, ranks in logs.items():
-        alone = {name: ranks}
-        readings |= readings_of(alone, fit_window(alone, np.random.default_rng(FIT_SEED)))
-    return readings
-
-
-def _as_json(life: RequestLife, steps: RequestSteps) -> dict[str, object]:
-    return {
-        "summary": where_the_time_went(life),
-        "ledger": asdict(ledger_of(life)),
-        "no_step_record": list(steps.missing),
-        "timeline": to_record(life.timeline),
-        "terms": [asdict(row) for row in held(life.timeline)],
-    }

@@ -6,19 +6,12 @@ from collections.abc import Callable, Mapping, Set
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from phasewise.api.load_options import DEFAULT_CONCURRENCY, takes_load_options
+from phasewise.api.load_options import DEFAULT_CONCURRENCY, LoadOptions, takes_load_options
 from phasewise.benchmark.session import CacheState
 from phasewise.benchmark.workload.arrivals import Spacing
 from phasewise.benchmark.workload.presets import PresetName
-from phasewise.cli.options import SloText, load_option, request_option
+from phasewise.cli.options import ApiKey, Model, SloText, Timeout, load_option, request_option
 
-Cache = Annotated[
-    CacheState,
-    request_option(
-        help="State of the prefix cache at the start: `cold` holds none of this run's prompts, `warm` all of "
-        "them (each is sent once before)."
-    ),
-]
 _Command = TypeVar("_Command", bound=Callable[..., None])
 
 LOAD_OPTIONS: Mapping[str, Any] = {
@@ -74,13 +67,24 @@ LOAD_OPTIONS: Mapping[str, Any] = {
         int | None, request_option(min=0, help="Repeat the arrival times, lengths and words of another run.")
     ],
     "slo": SloText,
+    "cache": Annotated[
+        CacheState,
+        request_option(
+            help="State of the prefix cache at the start: `cold` holds none of this run's prompts, `warm` "
+            "all of them (each is sent once before)."
+        ),
+    ],
+    "model": Model,
+    "api_key": ApiKey,
+    "timeout": Timeout,
 }
 """All of them but `requests`, whose default is each command's own."""
 
 
 def load_options(
-    requests: str, fewest_requests: int = 1, without: Set[str] = frozenset()
+    options: type[LoadOptions], requests: str, fewest_requests: int = 1, without: Set[str] = frozenset()
 ) -> Callable[[_Command], _Command]:
-    """A decorator that gives a command the load options; `requests` is its help for --requests."""
+    """A decorator that gives a command these options; `requests` is its help for --requests."""
     option = load_option(min=fewest_requests, help=requests)
-    return takes_load_options({**LOAD_OPTIONS, "requests": Annotated[int | None, option]}, without)
+    annotations = {**LOAD_OPTIONS, "requests": Annotated[int | None, option]}
+    return takes_load_options(options, annotations, without)

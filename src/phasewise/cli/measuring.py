@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from phasewise import __version__
 from phasewise.benchmark.calibrate.calibrate import CalibrateSpec, Course, calibrate
@@ -26,24 +26,16 @@ from phasewise.report.bench.wording import workload_in_words
 from phasewise.report.live_view import live_line, status
 
 
-class Stoppable(Protocol):
-    """A running task that can end early and return what it has."""
-
-    def stop(self) -> None:
-        """End soon."""
-        ...
-
-
 @dataclass(slots=True)
 class Interrupts:
-    """Turns Ctrl-C into an orderly end.
+    """Measures with live progress, and turns Ctrl-C into an orderly end.
 
     A run is stopped and returns what it has. Anything else, such as preparing prompts or starting a fleet, is
     cancelled; a caller with results checks `forgives` and returns them.
     """
 
     requested: bool = False
-    running: Stoppable | None = None
+    running: LoadGenerator | Course | None = None
     _task: asyncio.Task[Any] | None = field(default=None, init=False)
 
     @contextmanager
@@ -69,54 +61,52 @@ class Interrupts:
             self._task.uncancel()
         return self.requested
 
+    async def measure(self, url: str, spec: RunSpec, label: str) -> BenchRun:
+        """Measure with live progress. Ctrl-C ends a running measurement early and cancels one that is not yet
+        running.
+
+        It may also come after the last reply, while the engine's record is read. The run is whole then, and
+        counts as cut short, so that nothing more is measured.
+        """
+        generators: list[LoadGenerator] = []
+
+        def started(generator: LoadGenerator) -> None:
+            generators.append(generator)
+            self.running = generator
+
+        def words() -> str:
+            return status(generators[0].progress() if generators else None)
+
+        try:
+            async with live_line(label, words, sys.stderr):
+                run = await measure(url, spec, started)
+            return replace(run, cut_short=run.cut_short or self.requested)
+        finally:
+            self.running = None
+
+    async def calibrate(self, url: str, spec: CalibrateSpec) -> Calibration:
+        """Calibrate with live progress. Ctrl-C fits what was measured so far, a second one aborts."""
+        course = Course()
+        self.running = course
+
+        def words() -> str:
+            seen = course.progress
+            if seen is None:
+                return "asking the engine"
+            return f"{seen.elapsed_s:.0f} of {seen.budget_s:.0f} s, {seen.done}"
+
+        try:
+            async with live_line("calibrating", words, sys.stderr):
+                return await calibrate(url, spec, course)
+        finally:
+            self.running = None
+
     def _stop(self) -> None:
         again, self.requested = self.requested, True
         if self.running is not None and not again:
             self.running.stop()
         elif self._task is not None:
             self._task.cancel()
-
-
-async def measure_with_view(url: str, spec: RunSpec, label: str, interrupts: Interrupts) -> BenchRun:
-    """Measure with live progress. Ctrl-C ends a running measurement early and cancels one that is not yet
-    running.
-
-    It may also come after the last reply, while the engine's record is read. The run is whole then, and
-    counts as cut short, so that nothing more is measured.
-    """
-    generators: list[LoadGenerator] = []
-
-    def started(generator: LoadGenerator) -> None:
-        generators.append(generator)
-        interrupts.running = generator
-
-    def words() -> str:
-        return status(generators[0].progress() if generators else None)
-
-    try:
-        async with live_line(label, words, sys.stderr):
-            run = await measure(url, spec, started)
-        return replace(run, cut_short=run.cut_short or interrupts.requested)
-    finally:
-        interrupts.running = None
-
-
-async def calibrate_with_view(url: str, spec: CalibrateSpec, interrupts: Interrupts) -> Calibration:
-    """Calibrate with live progress. Ctrl-C fits what was measured so far, a second one aborts."""
-    course = Course()
-    interrupts.running = course
-
-    def words() -> str:
-        seen = course.progress
-        if seen is None:
-            return "asking the engine"
-        return f"{seen.elapsed_s:.0f} of {seen.budget_s:.0f} s, {seen.done}"
-
-    try:
-        async with live_line("calibrating", words, sys.stderr):
-            return await calibrate(url, spec, course)
-    finally:
-        interrupts.running = None
 
 
 # --- The facts about a run that its report shows.

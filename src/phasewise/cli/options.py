@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +12,9 @@ import typer
 
 from phasewise.cli.groups import RESULTS
 from phasewise.clients.key_file import key_or_its_file
+from phasewise.core import timeline_record
 from phasewise.core.errors import ConfigError, UsageError
+from phasewise.core.timeline import Timeline
 from phasewise.report.console import err
 
 
@@ -72,6 +74,9 @@ Costs = Annotated[
 
 
 _WHICH = "The gateway's address, its fleet file or its gateway file. (default: the one that runs here)"
+Timelines = Annotated[
+    Path | None, result_option(help="Write the timeline of every request to this file (NDJSON).")
+]
 GatewayOption = Annotated[str | None, typer.Option("--gateway", metavar="URL|FILE.YAML", help=_WHICH)]
 GatewayArgument = Annotated[str | None, typer.Argument(metavar="GATEWAY", help=_WHICH, show_default=False)]
 
@@ -113,3 +118,9 @@ def reject_unwritable(option: str, path: Path | None) -> None:
         ) from error
     if is_new:
         path.unlink()
+
+
+def write_timelines(path: Path | None, timelines: Iterable[Timeline]) -> None:
+    """Write a line for each request, if a file for them was given."""
+    if path is not None:
+        path.write_bytes(b"".join(timeline_record.encode(timeline) + b"\n" for timeline in timelines))
