@@ -94,16 +94,10 @@ def evaluate(
     ] = "minilm-l6",
     embedder_url: Annotated[
         str | None,
-        typer.Option(
-            metavar="URL", help="A server with OpenAI's /v1/embeddings instead; its address without /v1."
-        ),
+        typer.Option(help="A server with OpenAI's /v1/embeddings instead; its address without /v1."),
     ] = None,
-    embedder_model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The embedding model on that server.")
-    ] = None,
-    embedder_key_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="File with that server's API key.")
-    ] = None,
+    embedder_model: Annotated[str | None, typer.Option(help="The embedding model on that server.")] = None,
+    embedder_key_file: Annotated[Path | None, typer.Option(help="File with that server's API key.")] = None,
     html: Annotated[Path | None, typer.Option(help="Also write an HTML page with charts.")] = None,
     as_json: AsJson = False,
 ) -> None:

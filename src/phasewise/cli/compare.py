@@ -99,7 +99,6 @@ def compare(
         Path | None,
         change_option(
             "--ledger",
-            metavar="FILE",
             help="The file of predictions and outcomes. (default: ledger.jsonl in the data folder)",
         ),
     ] = None,

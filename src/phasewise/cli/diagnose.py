@@ -100,7 +100,6 @@ def diagnose(
     save_evidence: Annotated[
         Path | None,
         result_option(
-            metavar="FILE",
             help="Write all that the verdict is made of to this file: counters, steps, times of requests, "
             "the host's load, no text. `phasewise diagnose FILE` judges it again without the server.",
         ),

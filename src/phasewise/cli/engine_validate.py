@@ -60,7 +60,7 @@ def validate(
     seed: Annotated[int, typer.Option(min=0, help="Repeat the requests of another run.")] = 1,
     output: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The report. (default: phasewise-validation- and the time, .json)"),
+        typer.Option(help="The report. (default: phasewise-validation- and the time, .json)"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -85,7 +85,6 @@ def explain(
     html: Annotated[
         Path | None,
         result_option(
-            "--html",
             help="Draw the request's life on an HTML page: its steps, its KV cache; it opens offline.",
         ),
     ] = None,
@@ -177,19 +176,18 @@ def _check_mode(ctx: typer.Context, request_id: str | None, *, listing: bool) ->
 
 
 def _not_found(request_id: str, url: str) -> ConfigError:
-    if request_id_from(request_id.encode()) is None:
-        return ConfigError(
-            f"the gateway has no record of request {request_id}",
-            hint="it keeps a client's x-request-id of at most 64 letters, digits, dots, colons, _ and -, and "
-            "ignores any other: take the x-request-id of the reply, or look for it in "
-            "`phasewise explain --list --since TIME`",
-        )
-    return ConfigError(
-        f"the gateway has no record of request {request_id}",
-        hint=f"{url} keeps the last finished requests, 10,000 unless gateway.keep_timelines says "
-        "otherwise, and none of a process that has ended; `phasewise explain --list` shows them, and those "
-        "that still run with --outcome running. A request that was answered 401 or 413 is not kept",
+    hint = (
+        f"{url} keeps the last finished requests, 10,000 unless gateway.keep_timelines says otherwise, and "
+        "none of a process that has ended; `phasewise explain --list` shows them, and those that still run "
+        "with --outcome running. A request that was answered 401 or 413 is not kept"
     )
+    if request_id_from(request_id.encode()) is None:
+        hint = (
+            "it keeps a client's x-request-id of at most 64 letters, digits, dots, colons, _ and -, and "
+            "ignores any other: take the x-request-id of the reply, or look for it in "
+            "`phasewise explain --list --since TIME`"
+        )
+    return ConfigError(f"the gateway has no record of request {request_id}", hint=hint)
 
 
 def _list_matches(

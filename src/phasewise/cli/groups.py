@@ -20,60 +20,44 @@ RESULTS = "Results"
 
 SECONDS = "SECONDS"
 METAVARS = {
-    "KEY": ("--admin-key", "--api-key"),
-    "URL": ("--steps-url", "--embedder-url", "url"),
-    "FILE": ("--trace", "--html", "--timelines", "--save", "--api-key-file"),
-    "FOLDER": ("--path",),
-    "HOST": ("--host",),
-    "PORT": ("--port", "--engine-port", "--picker-port"),
-    "NAME": ("--model", "--name", "--gpu", "--tenant", "--namespace", "--tag", "name"),
-    "MODEL": ("model", "config", "--config"),
-    "TEXT": ("--system",),
-    "TOKENS": (
-        *(
-            "--prompt-tokens",
-            "--output-tokens",
-            "--shared-prefix-tokens",
-            "--cached-tokens",
-            "--chunk-tokens",
-        ),
-        *("--context", "--max-model-len", "--max-num-batched-tokens", "--block-size", "--kv-tokens"),
+    "KEY": "--admin-key --api-key",
+    "URL": "--steps-url --embedder-url url",
+    "FILE": (
+        "--trace --html --timelines --save --save-evidence --output --ledger --costs --api-key-file "
+        "--embedder-key-file"
     ),
-    SECONDS: ("--duration", "--think", "--timeout", "--window", "--start-up"),
-    "MINUTES": ("--minutes",),
-    "PER_SECOND": ("--rate",),
-    "SHARE": ("--attainment", "--margin", "--alpha", "--jitter"),
-    "FACTOR": ("--speed", "--slow"),
-    "RATIO": ("--burstiness",),
-    "TFLOPS": ("--peak-tflops", "--peak-8bit-tflops"),
-    "GB/S": ("--bandwidth-gbs", "--link-gbs"),
-    "GB": ("--memory-gb",),
-    "DOLLARS": ("--price-per-hour",),
-    "ttft=TIME,tpot=TIME": ("--slo",),
-    "LOADS": ("--sweep",),
-    "POOL=N,N": ("--vary",),
+    "FOLDER": "--path",
+    "HOST": "--host",
+    "PORT": "--port --engine-port --picker-port",
+    "NAME": "--model --name --gpu --tenant --namespace --tag --embedder-model name",
+    "MODEL": "model config --config",
+    "TEXT": "--system",
+    "TOKENS": (
+        "--prompt-tokens --output-tokens --shared-prefix-tokens --cached-tokens --chunk-tokens --context "
+        "--max-model-len --max-num-batched-tokens --block-size --kv-tokens"
+    ),
+    SECONDS: "--duration --think --timeout --window",
+    "MINUTES": "--minutes",
+    "PER_SECOND": "--rate",
+    "SHARE": "--attainment --margin --alpha --jitter",
+    "FACTOR": "--speed --slow",
+    "RATIO": "--burstiness",
+    "TFLOPS": "--peak-tflops --peak-8bit-tflops",
+    "GB/S": "--bandwidth-gbs --link-gbs",
+    "GB": "--memory-gb",
+    "DOLLARS": "--price-per-hour",
+    "ttft=TIME,tpot=TIME": "--slo",
+    "LOADS": "--sweep",
+    "POOL=N,N": "--vary",
     "N": (
-        *("--concurrency", "--requests", "--shared-prefixes", "--turns", "--warm-up", "--seed", "--pairs"),
-        *(
-            "--control-pairs",
-            "--max-pairs",
-            "--cores",
-            "--gpus",
-            "--count",
-            "--limit",
-            "--max-num-seqs",
-            "--total-blocks",
-            "--gateways",
-            "--draws",
-            "--min-engines",
-            "--max-engines",
-            "--most-engines",
-        ),
+        "--concurrency --requests --shared-prefixes --turns --warm-up --seed --pairs --control-pairs "
+        "--max-pairs --gpus --count --limit --max-num-seqs --total-blocks --gateways --draws "
+        "--most-engines"
     ),
 }
 """The metavar of each option; an option means the same in every command."""
 
-_METAVAR_OF = {name: metavar for metavar, names in METAVARS.items() for name in names}
+_METAVAR_OF = {name: metavar for metavar, names in METAVARS.items() for name in names.split()}
 
 
 class HelpCommand(TyperCommand):

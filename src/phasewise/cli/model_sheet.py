@@ -38,9 +38,7 @@ OPTIONS: Mapping[str, Any] = {
     "peak_tflops": Annotated[float | None, device_option(help="Custom device: dense 16-bit TFLOP/s.")],
     "peak_8bit_tflops": Annotated[
         float | None,
-        device_option(
-            "--peak-8bit-tflops", help="Custom device: dense int8 and fp8 TFLOP/s. (default: not supported)"
-        ),
+        device_option(help="Custom device: dense int8 and fp8 TFLOP/s. (default: not supported)"),
     ],
     "bandwidth_gbs": Annotated[float | None, device_option(help="Custom device: memory bandwidth, GB/s.")],
     "memory_gb": Annotated[float | None, device_option(help="Custom device: memory size, GB.")],

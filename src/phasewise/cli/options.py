@@ -37,12 +37,12 @@ ApiKey = Annotated[
     str | None,
     server_option(envvar="PHASEWISE_API_KEY", help="API key, sent as a bearer token.", show_envvar=True),
 ]
-SloText = Annotated[str, result_option("--slo", help="Latency objectives, such as ttft=500ms,tpot=50ms.")]
+SloText = Annotated[str, result_option(help="Latency objectives, such as ttft=500ms,tpot=50ms.")]
 Timeout = Annotated[float, server_option(help="Timeout of one request, in seconds.")]
 AsJson = Annotated[bool, result_option("--json", help="Print the result as one JSON object.")]
 HtmlPage = Annotated[
     Path | None,
-    result_option("--html", help="Write an HTML page with charts to this file; it opens offline."),
+    result_option(help="Write an HTML page with charts to this file; it opens offline."),
 ]
 
 
@@ -52,7 +52,6 @@ HtmlPage = Annotated[
 AdminKey = Annotated[
     str | None,
     server_option(
-        "--admin-key",
         envvar="PHASEWISE_ADMIN_KEY",
         callback=key_or_its_file,
         help="The gateway's admin key, or @FILE. (default: found for a gateway on this machine)",
@@ -65,8 +64,6 @@ StepsUrl = Annotated[
 Costs = Annotated[
     Path | None,
     diagnosis_option(
-        "--costs",
-        metavar="FILE",
         help="Step costs, as saved by `phasewise engine calibrate URL --save FILE`. "
         "(default: fitted to the window's own steps)",
     ),
@@ -77,7 +74,7 @@ _WHICH = "The gateway's address, its fleet file or its gateway file. (default: t
 Timelines = Annotated[
     Path | None, result_option(help="Write the timeline of every request to this file (NDJSON).")
 ]
-GatewayOption = Annotated[str | None, typer.Option("--gateway", metavar="URL|FILE.YAML", help=_WHICH)]
+GatewayOption = Annotated[str | None, typer.Option(metavar="URL|FILE.YAML", help=_WHICH)]
 GatewayArgument = Annotated[str | None, typer.Argument(metavar="GATEWAY", help=_WHICH, show_default=False)]
 
 

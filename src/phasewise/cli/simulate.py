@@ -48,15 +48,12 @@ engine_option = in_panel("Engines")
 StepTimes = Annotated[
     str | None,
     engine_option(
-        "--costs",
-        metavar="FILE",
         help="Measured step times: a file of `engine calibrate --save`, or the preset cpu-demo.",
     ),
 ]
 ModelConfig = Annotated[
     str | None,
     engine_option(
-        "--model",
         help="Instead of --costs: a model's config.json, its folder or a known name, to be modelled on "
         "--gpu.",
     ),

@@ -100,7 +100,7 @@ def up(
         ),
     ] = False,
     timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", min=1.0, help="Seconds that the start may take.")
+        float, typer.Option(min=1.0, help="Seconds that the start may take.")
     ] = DEFAULT_TIMEOUT_S,
     engine_python: EnginePython = None,
     as_json: Annotated[
