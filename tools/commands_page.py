@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from phasewise.cli.app import app
-from phasewise.cli.help_style import styled
+from phasewise.cli.groups import styled
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "commands.md"
 HEAD = """# Commands

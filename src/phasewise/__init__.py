@@ -9,8 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from phasewise.api.bench import BenchResult, bench
-    from phasewise.api.compare import compare
+    from phasewise.api.bench import BenchResult, bench, compare
     from phasewise.api.diagnose import Diagnosis, diagnose
     from phasewise.api.model_sheet import model_sheet
     from phasewise.benchmark.compare.verdict import ComparisonResult
@@ -34,7 +33,7 @@ _MODULES = {
     "BenchResult": "api.bench",
     "bench": "api.bench",
     "ComparisonResult": "benchmark.compare.verdict",
-    "compare": "api.compare",
+    "compare": "api.bench",
     "Diagnosis": "api.diagnose",
     "diagnose": "api.diagnose",
     "PhasewiseError": "core.errors",

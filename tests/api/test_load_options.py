@@ -8,7 +8,13 @@ from typing import Unpack, get_type_hints
 
 import pytest
 
-from phasewise.api.load_options import LoadArguments, LoadOptions, takes_load_options
+from phasewise.api.load_options import (
+    LoadArguments,
+    LoadOptions,
+    MeasurementArguments,
+    MeasurementOptions,
+    takes_load_options,
+)
 from phasewise.benchmark.workload.arrivals import ClosedLoop, OpenLoop, Replay, Spacing
 from phasewise.benchmark.workload.presets import PRESETS, PresetName
 from phasewise.core.errors import ConfigError
@@ -87,10 +93,11 @@ def test_objectives_that_are_not_named_are_the_default_ones():
 
 def test_arguments_and_options_have_the_same_names():
     assert list(get_type_hints(LoadArguments)) == [field.name for field in fields(LoadOptions)]
+    assert list(get_type_hints(MeasurementArguments)) == [field.name for field in fields(MeasurementOptions)]
 
 
 def test_a_function_shows_the_options_that_it_takes_and_rejects_others():
-    @takes_load_options(without={"duration"})
+    @takes_load_options(LoadOptions, without={"duration"})
     def send(url: str, *, times: int = 1, **given: Unpack[LoadArguments]) -> LoadArguments:
         return given
 

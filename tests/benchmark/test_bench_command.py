@@ -22,8 +22,7 @@ from phasewise.benchmark.workload.arrivals import ClosedLoop, OpenLoop, Spacing
 from phasewise.benchmark.workload.plan import Plan
 from phasewise.cli.app import app
 from phasewise.cli.bench_modes import find_largest_rate, parse_sweep
-from phasewise.cli.measuring import command_line
-from phasewise.cli.outputs import Interrupts
+from phasewise.cli.measuring import Interrupts, command_line
 from phasewise.clients.http_client import origin
 from phasewise.core import timeline_record
 from phasewise.core.engine_metrics import MetricsSnapshot

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from phasewise.cli.app import COMMANDS, PANELS, app
 
-OWN = {"phasewise.cli.app", "phasewise.cli.help_style", "phasewise.cli.lazy_group"}
+OWN = {"phasewise.cli.app", "phasewise.cli.groups"}
 
 
 def imported_by(*arguments, **environment):

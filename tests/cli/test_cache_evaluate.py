@@ -102,7 +102,7 @@ def test_a_model_that_is_not_here_says_how_to_fetch_it(file, tmp_path, monkeypat
         ("", "the header has no column kind, duplicate, a, b"),
         ("kind\ta\tb\n", "the header has no column duplicate"),
         (HEAD, "holds no pairs"),
-        (HEAD + "k\t1\ta secret\n", "line 2: 3 columns where 4 are needed"),
+        (HEAD + "k\t1\ta secret\n", "line 2: b is empty"),
         (HEAD + "k\t1\ta\tb\nk\tmaybe\ta secret\tb\n", "line 3: duplicate is neither 0 nor 1"),
         (HEAD + "\nk\t0\ta secret\t \n", "line 3: b is empty"),
     ],

@@ -113,7 +113,7 @@ def test_one_engine_has_nothing_that_binds_fewer():
 
 INTERRUPTED = """
 import os, signal
-from phasewise.cli.simulated_engines import ended_by_ctrl_c
+from phasewise.cli.simulate import ended_by_ctrl_c
 def abandoned():
     try:
         yield

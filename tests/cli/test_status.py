@@ -10,8 +10,8 @@ import time
 import pytest
 from typer.testing import CliRunner
 
+from phasewise.api.targets import gateway_address
 from phasewise.cli.app import app
-from phasewise.cli.targets import gateway_address
 from phasewise.core.errors import FleetError
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.fleet.config import GatewayConfig

@@ -1,4 +1,4 @@
-"""A measurement of a server under load, and its diagnosis."""
+"""Measurements under load: of one server with its diagnosis, and of two that are compared."""
 
 from __future__ import annotations
 
@@ -12,11 +12,21 @@ import orjson
 
 from phasewise.api.call import admin_key_or_default, check_range, run
 from phasewise.api.diagnose import Diagnosis, diagnosis_of
-from phasewise.api.load_options import LoadArguments, LoadOptions, takes_load_options
+from phasewise.api.load_options import MeasurementArguments, MeasurementOptions, takes_load_options
 from phasewise.api.targets import subject_of
+from phasewise.benchmark.compare.arms import arms_of
+from phasewise.benchmark.compare.compare import (
+    CONTROL_PAIRS,
+    MOST_PAIRS,
+    compare_arms,
+    plan_comparison,
+    requests_in_block,
+)
+from phasewise.benchmark.compare.verdict import ComparisonResult
 from phasewise.benchmark.results import BenchReport, build_report
 from phasewise.benchmark.run import BenchRun
-from phasewise.benchmark.session import CacheState, RunSpec, measure
+from phasewise.benchmark.session import RunSpec, measure
+from phasewise.benchmark.statistics.comparison import FEWEST_PAIRS
 from phasewise.benchmark.statistics.summary import Summary
 from phasewise.clients.host import allow_many_streams
 from phasewise.clients.http_client import origin
@@ -70,20 +80,16 @@ def bench_result(report: BenchReport, seed: int, load: str, diagnosis: Diagnosis
     return BenchResult(*latencies, report, seed, load, diagnosis)
 
 
-@takes_load_options()
+@takes_load_options(MeasurementOptions)
 def bench(
     url: str,
     *,
-    cache: str = CacheState.COLD,
     warm_up: int | None = None,
     diagnose: bool = False,
     costs: str | Path | None = None,
     admin_key: str | None = None,
-    model: str | None = None,
-    api_key: str | None = None,
-    timeout: float = 600.0,
     steps_url: str | None = None,
-    **options: Unpack[LoadArguments],
+    **options: Unpack[MeasurementArguments],
 ) -> BenchResult:
     """Measure an engine or a gateway from the client's side: TTFT, TPOT, ITL, E2E, stalls and goodput.
 
@@ -91,14 +97,10 @@ def bench(
     """
     check_range("--warm-up", warm_up, 0)
     address = origin(url)
-    load = LoadOptions.of(options)
+    load = MeasurementOptions.of(options)
     spec = load.run_spec(
         load.source(),
         requests_or_default(load.requests, load.duration),
-        cache=cache,
-        model=model,
-        api_key=api_key,
-        timeout_s=timeout,
         admin_key=admin_key_or_default(admin_key, address),
         steps_url=steps_url,
     )
@@ -149,3 +151,48 @@ def check_warm_up(warm_up: int | None, planned: int | None) -> None:
             f"--warm-up {warm_up} leaves out all {planned} requests",
             hint="lower --warm-up or raise --requests",
         )
+
+
+@takes_load_options(MeasurementOptions, without={"duration"})
+def compare(
+    a: str,
+    b: str,
+    *,
+    pairs: int | None = None,
+    max_pairs: int = MOST_PAIRS,
+    control_pairs: int = CONTROL_PAIRS,
+    margin: float = 0.05,
+    alpha: float = 0.05,
+    warm_up: int | None = None,
+    **options: Unpack[MeasurementArguments],
+) -> ComparisonResult:
+    """Test whether B is better than A: send the same requests to both in turn, and judge each metric.
+
+    Works like `phasewise compare A B`, with the same options. Raises PhasewiseError.
+    """
+    check_range("--pairs", pairs, FEWEST_PAIRS)
+    check_range("--max-pairs", max_pairs, FEWEST_PAIRS)
+    check_range("--control-pairs", control_pairs, 0)
+    check_range("--warm-up", warm_up, 0)
+    load = MeasurementOptions.of(options, FEWEST_PAIRS)
+    source = load.source()
+    spec = load.run_spec(
+        source,
+        requests_in_block(source, load.requests),
+    )
+    plan = plan_comparison(
+        spec,
+        load.objectives(),
+        warm_up=warm_up,
+        alpha=alpha,
+        margin=margin,
+        control_pairs=control_pairs,
+        pairs=pairs,
+        max_pairs=max_pairs,
+    )
+    allow_many_streams()
+    return run(compare_arms(*arms_of(a, b), plan, _measure))
+
+
+async def _measure(url: str, spec: RunSpec, _label: str) -> BenchRun:
+    return await measure(url, spec)

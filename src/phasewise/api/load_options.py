@@ -6,7 +6,7 @@ them in its signature, for Typer, `help()` and notebooks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, fields
 from functools import wraps
 from inspect import Parameter, signature
@@ -51,6 +51,15 @@ class LoadArguments(TypedDict, total=False):
     slo: str
 
 
+class MeasurementArguments(LoadArguments, total=False):
+    """The fields of `MeasurementOptions` as keyword arguments."""
+
+    cache: str
+    model: str | None
+    api_key: str | None
+    timeout: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOptions:
     """A load and its objectives, under the names of the options that set them."""
@@ -78,7 +87,7 @@ class LoadOptions:
         """The options of a call; UsageError for a wrong value."""
         given: dict[str, Any] = dict(options)
         check_range("--requests", given.get("requests"), fewest_requests)
-        for name, choices in (("spacing", Spacing), ("preset", PresetName)):
+        for name, choices in (("spacing", Spacing), ("preset", PresetName), ("cache", CacheState)):
             if name in given:
                 given[name] = chosen(f"--{name}", given[name], choices)
         if given.get("trace") is not None:
@@ -120,15 +129,20 @@ class LoadOptions:
             )
         return Conversations(self.turns, self.think) if self.turns > 1 else None
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasurementOptions(LoadOptions):
+    """A load that is sent to a server, and how."""
+
+    cache: CacheState = CacheState.COLD
+    model: str | None = None
+    api_key: str | None = None
+    timeout: float = 600.0
+
     def run_spec(
         self,
         source: Shape | Trace,
         requests: int | None,
-        *,
-        cache: str,
-        model: str | None,
-        api_key: str | None,
-        timeout_s: float,
         admin_key: str | None = None,
         steps_url: str | None = None,
     ) -> RunSpec:
@@ -142,34 +156,42 @@ class LoadOptions:
                 conversations=self.conversations(),
             ),
             seed=seed_or_random(self.seed),
-            cache=chosen("--cache", cache, CacheState),
-            model=model,
-            api_key=api_key_or_default(api_key),
+            cache=self.cache,
+            model=self.model,
+            api_key=api_key_or_default(self.api_key),
             admin_key=admin_key,
-            timeout_s=timeout_s,
+            timeout_s=self.timeout,
             steps_url=steps_url,
         )
 
 
 def takes_load_options(
-    annotations: Mapping[str, Any] | None = None, without: Set[str] = frozenset()
+    options: type[LoadOptions],
+    annotations: Mapping[str, Any] | None = None,
+    without: Set[str] = frozenset(),
 ) -> Callable[[_Function], _Function]:
-    """A decorator that names the load options in the signature of a function, in place of its `**options`.
+    """A decorator that names these options in the signature of a function, in place of its `**options`.
 
     `annotations` replace the types of options. Those `without` are rejected as any unknown argument is.
     """
-    named = get_type_hints(LoadArguments) | dict(annotations or {})
-    options = [
-        Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=named[field.name])
-        for field in fields(LoadOptions)
-        if field.name not in without
-    ]
+    named = get_type_hints(MeasurementArguments) | dict(annotations or {})
+    return takes(
+        [
+            Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=named[field.name])
+            for field in fields(options)
+            if field.name not in without
+        ]
+    )
+
+
+def takes(parameters: Sequence[Parameter]) -> Callable[[_Function], _Function]:
+    """A decorator that names parameters in the signature of a function, in place of its `**`."""
 
     def decorate(function: _Function) -> _Function:
         own = signature(function, eval_str=True)
         first = [each for each in own.parameters.values() if each.kind is Parameter.POSITIONAL_OR_KEYWORD]
         later = [each for each in own.parameters.values() if each.kind is Parameter.KEYWORD_ONLY]
-        whole = own.replace(parameters=[*first, *options, *later])
+        whole = own.replace(parameters=sorted([*first, *parameters, *later], key=lambda each: each.kind))
 
         @wraps(function)
         def checked(*given: Any, **named: Any) -> Any:  # noqa: ANN401 - what the function takes and returns

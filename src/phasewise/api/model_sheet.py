@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 
@@ -21,6 +21,9 @@ from phasewise.costs.sheet.build import sheet_of
 from phasewise.costs.sheet.facts import Sheet, SheetSubject
 from phasewise.fleet.config import phasewise_home
 from phasewise.fleet.engines.known_models import read_model_config
+
+CUSTOM = "custom"
+"""The device that is described by options instead of its name."""
 
 
 def model_sheet(
@@ -63,9 +66,16 @@ def model_sheet(
     ):
         check_range(option, count, least)
     if rate is not None:
-        above_zero("--rate", rate)
-    own = OwnFigures(peak_tflops, bandwidth_gbs, memory_gb, peak_8bit_tflops, link_gbs)
-    accelerator = accelerator_of(gpu, gpus, own, price_per_hour)
+        _check_above_zero("--rate", rate)
+    figures = {
+        "--peak-tflops": peak_tflops,
+        "--bandwidth-gbs": bandwidth_gbs,
+        "--memory-gb": memory_gb,
+        "--peak-8bit-tflops": peak_8bit_tflops,
+        "--link-gbs": link_gbs,
+    }
+    own = {option: figure for option, figure in figures.items() if figure is not None}
+    accelerator = _accelerator(gpu, gpus, own, price_per_hour)
     traffic = _traffic(prompt_tokens, output_tokens, cached_tokens)
     scheme = None if weights is None else chosen("--weights", weights, WeightScheme)
     asked = SheetSubject(
@@ -108,32 +118,10 @@ def _traffic(prompt_tokens: int, output_tokens: int, cached_tokens: int) -> Unif
     return UniformTraffic(prompt_tokens, output_tokens, cached_tokens)
 
 
-# --- The device of a model sheet: a known one, or a custom one described by options.
-
-CUSTOM = "custom"
-
-
-@dataclass(frozen=True, slots=True)
-class OwnFigures:
-    """The figures of a custom device, named like their options."""
-
-    peak_tflops: float | None = None
-    bandwidth_gbs: float | None = None
-    memory_gb: float | None = None
-    peak_8bit_tflops: float | None = None
-    link_gbs: float | None = None
-
-    @property
-    def given(self) -> dict[str, float]:
-        """The figures that were given, by option."""
-        named = {f"--{each.name.replace('_', '-')}": getattr(self, each.name) for each in fields(self)}
-        return {option: figure for option, figure in named.items() if figure is not None}
-
-
-def accelerator_of(gpu: str, gpus: int, own: OwnFigures, price_per_hour: float | None) -> Accelerator:
-    """The device by its name, or by its figures."""
+def _accelerator(gpu: str, gpus: int, own: Mapping[str, float], price_per_hour: float | None) -> Accelerator:
+    """The device by its name, or by figures of its own, which are named like their options."""
     if price_per_hour:
-        above_zero("--price-per-hour", price_per_hour)
+        _check_above_zero("--price-per-hour", price_per_hour)
     if gpu == CUSTOM:
         return _custom_accelerator(gpus, own, price_per_hour or 0.0)
     if gpu not in ACCELERATORS:
@@ -141,7 +129,7 @@ def accelerator_of(gpu: str, gpus: int, own: OwnFigures, price_per_hour: float |
             f"unknown device {gpu!r}",
             hint=f"known: {', '.join(ACCELERATORS)}; describe any other with --gpu {CUSTOM} and its figures",
         )
-    if own.given:
+    if own:
         raise UsageError(
             f"{gpu} is a known device, whose figures are built in",
             hint=f"use --gpu {CUSTOM} to give your own",
@@ -154,37 +142,37 @@ def accelerator_of(gpu: str, gpus: int, own: OwnFigures, price_per_hour: float |
     )
 
 
-def above_zero(option: str, value: float) -> None:
+def _check_above_zero(option: str, value: float) -> None:
     """UsageError for values such as nan or 0."""
     if not isfinite(value) or value <= 0:
         raise UsageError(f"{option} is {value:g}", hint="give a finite number above 0")
 
 
-def _custom_accelerator(gpus: int, own: OwnFigures, price_per_hour: float) -> Accelerator:
-    for option, figure in own.given.items():
-        above_zero(option, figure)
-    if own.peak_tflops is None or own.bandwidth_gbs is None or own.memory_gb is None:
+def _custom_accelerator(gpus: int, own: Mapping[str, float], price_per_hour: float) -> Accelerator:
+    for option, figure in own.items():
+        _check_above_zero(option, figure)
+    if not own.keys() >= {"--peak-tflops", "--bandwidth-gbs", "--memory-gb"}:
         raise UsageError(
             "a custom device needs its figures",
             hint="give --peak-tflops, --bandwidth-gbs and --memory-gb",
         )
-    if gpus > 1 and own.link_gbs is None:
+    if gpus > 1 and "--link-gbs" not in own:
         raise UsageError(
             "several custom devices need --link-gbs",
             hint="give the bandwidth between two devices in GB/s, one way",
         )
-    peaks = {Arithmetic.SIXTEEN_BIT: own.peak_tflops * 1e12}
-    if own.peak_8bit_tflops is not None:
-        peaks |= dict.fromkeys((Arithmetic.INT8, Arithmetic.FP8), own.peak_8bit_tflops * 1e12)
-    memory_bytes = own.memory_gb * 1e9
+    peaks = {Arithmetic.SIXTEEN_BIT: own["--peak-tflops"] * 1e12}
+    if (peak_8bit_tflops := own.get("--peak-8bit-tflops")) is not None:
+        peaks |= dict.fromkeys((Arithmetic.INT8, Arithmetic.FP8), peak_8bit_tflops * 1e12)
+    memory_bytes = own["--memory-gb"] * 1e9
     chunk_tokens, max_num_seqs = served_by_default(memory_bytes)
     given = ("peak_flops", "bandwidth_bytes_per_s", "memory_bytes", "link_bytes_per_s", "price_per_hour")
     return Accelerator(
         name=CUSTOM,
         peak_flops=peaks,
-        bandwidth_bytes_per_s=own.bandwidth_gbs * 1e9,
+        bandwidth_bytes_per_s=own["--bandwidth-gbs"] * 1e9,
         memory_bytes=memory_bytes,
-        link_bytes_per_s=(own.link_gbs or 0.0) * 1e9,
+        link_bytes_per_s=own.get("--link-gbs", 0.0) * 1e9,
         price_per_hour=price_per_hour,
         chunk_tokens=chunk_tokens,
         max_num_seqs=max_num_seqs,

@@ -1,20 +1,22 @@
-"""Targets of a diagnosis: an address, the file of a running fleet or gateway, or a file of kept evidence."""
+"""Targets: an address, the file of a running fleet or gateway, kept evidence, the gateway that runs here."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import orjson
+
 from phasewise.benchmark.compare.arms import FLEET_FILES
-from phasewise.clients.http_client import is_address, origin
-from phasewise.core.errors import FleetError, UsageError
+from phasewise.clients.http_client import HttpClient, Reply, Timeouts, is_address, no_answer, origin
+from phasewise.core.errors import EngineUnreachable, FailureKind, FleetError, UpstreamError, UsageError
 from phasewise.core.units import counted
-from phasewise.diagnosis.gather.target import WatchTarget
+from phasewise.diagnosis.gather.target import FORBIDDEN, QUICK, WatchTarget, admin_headers, rejected_admin
 from phasewise.diagnosis.observed.bundle import MAGIC
 from phasewise.diagnosis.observed.observation import EngineSeen, Observed, TargetKind
 from phasewise.engines.known import engine_named
 from phasewise.fleet.config import is_gateway_file, load_fleet, load_gateway_file
-from phasewise.fleet.local.gateway_run import gateway_url
-from phasewise.fleet.local.run_files import RunPaths, is_supervised, read_state
+from phasewise.fleet.local.gateway_run import gateway_url, living_gateways, lone_gateways
+from phasewise.fleet.local.run_files import RunPaths, fleet_names, is_supervised, read_state
 
 
 def is_fleet_file(target: str) -> bool:
@@ -79,3 +81,54 @@ def _gateway_of(file: Path, home: Path) -> str:
             "gateway's address",
         )
     return state.gateway.url
+
+
+GATEWAY_ARGUMENT = "the gateway's address"
+"""What an error calls the argument."""
+
+
+def gateway_address(given: str | None, home: Path, parameter: str = "--gateway") -> str:
+    """The gateway that was named by this parameter, or the only one that runs here."""
+    if given is not None:
+        return address_of(given, home)
+    fleets = [paths for name in fleet_names(home) if is_supervised(paths := RunPaths(home, name))]
+    states = [state for paths in fleets if (state := read_state(paths)) is not None]
+    urls = [state.gateway.url for state in states]
+    urls += [gateway.url for gateway in lone_gateways(living_gateways(home), states)]
+    urls = list(dict.fromkeys(urls))  # two have the same while one takes over
+    if len(urls) != 1:
+        option = f"{parameter} " if parameter.startswith("-") else ""
+        raise FleetError(
+            f"{len(urls) or 'no'} gateways run here, so {parameter} is required",
+            hint=f"give {' or '.join(option + url for url in urls)}"
+            if urls
+            else f"start a fleet with `phasewise up`, or give {option}http://host:port",
+        )
+    return urls[0]
+
+
+async def ask(
+    url: str,
+    method: str,
+    path: str,
+    admin_key: str | None,
+    body: object = None,
+    timeouts: Timeouts = QUICK,
+) -> Reply:
+    """The gateway's reply to an admin request; an error without a reply or with a wrong key."""
+    client = HttpClient(url, timeouts)
+    data = b"" if body is None else orjson.dumps(body)
+    try:
+        reply = await client.fetch(method, path, headers=admin_headers(admin_key), body=data)
+    except UpstreamError as error:
+        if error.kind is FailureKind.PROTOCOL:
+            raise
+        raise EngineUnreachable(
+            no_answer(url, error),
+            hint="check the address; `phasewise status` shows what runs on this machine",
+        ) from error
+    finally:
+        client.close()
+    if reply.status in {401, FORBIDDEN}:
+        raise rejected_admin(url, reply, admin_key)
+    return reply

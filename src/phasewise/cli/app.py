@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from phasewise import __version__
-from phasewise.cli.lazy_group import Branch, LazyGroup, Leaf, Panels
+from phasewise.cli.groups import Branch, LazyGroup, Leaf, Panels
 from phasewise.core import known_keys
 from phasewise.core.errors import PhasewiseError, UsageError
 from phasewise.report.console import fail
@@ -48,7 +48,7 @@ PANELS: Panels = {
         "compare": Leaf(
             "compare:compare", "Test whether B is faster than A, or whether a fix helps a fleet."
         ),
-        "levers": Leaf("levers:levers", "Show which lever helps which phase, modelled."),
+        "levers": Leaf("model_sheet:levers", "Show which lever helps which phase, modelled."),
     },
     "Plan": {
         "plan": Leaf("plan:plan", "Find the cheapest fleet that meets its objectives."),
@@ -58,7 +58,7 @@ PANELS: Panels = {
         "gateway": Leaf("gateway:gateway", "Serve one OpenAI-compatible address in front of engines."),
         "up": Leaf("up:up", "Start engines and a gateway on this machine."),
         "status": Leaf("status:status", "Show the fleets and gateways that you run on this machine."),
-        "down": Leaf("down:down", "Stop a fleet and everything it started."),
+        "down": Leaf("status:down", "Stop a fleet and everything it started."),
         "check": Leaf("check:check", "Check whether a fleet's engines can transfer KV to each other."),
         "cache": Branch(_CACHE, "Inspect, evaluate or purge a gateway's answer cache."),
     },
@@ -103,7 +103,7 @@ def _root(
 ) -> None:
     if version and verbose:
         # Imported here: looking for the engine needs modules that a plain --version does not.
-        rows = import_module("phasewise.cli.version").rows()
+        rows = import_module("phasewise.cli.engine").version_rows()
         for name, value in rows.items():
             typer.echo(f"{name:{max(map(len, rows))}}  {value}")
     elif version:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from dataclasses import asdict, replace
-from pathlib import Path
-from typing import Annotated, Any, Unpack
+from typing import Annotated, Unpack
 
-import orjson
 import typer
 
 from phasewise.api.bench import (
@@ -19,20 +17,26 @@ from phasewise.api.bench import (
 )
 from phasewise.api.call import admin_key_or_default
 from phasewise.api.diagnose import Diagnosis
-from phasewise.api.load_options import LoadArguments, LoadOptions
+from phasewise.api.load_options import MeasurementArguments, MeasurementOptions
 from phasewise.benchmark.run import BenchRun
-from phasewise.benchmark.session import CacheState, RunSpec
+from phasewise.benchmark.session import RunSpec
 from phasewise.benchmark.workload.arrivals import OpenLoop
 from phasewise.cli import options
 from phasewise.cli.bench_modes import BenchResults, Job, parse_sweep, run_loads, run_search
-from phasewise.cli.load_options import Cache, load_options
+from phasewise.cli.load_options import load_options
 from phasewise.cli.measuring import page_facts, repeating_command
-from phasewise.cli.options import AdminKey, Costs, StepsUrl
-from phasewise.cli.outputs import reject_unwritable, say
+from phasewise.cli.options import (
+    AdminKey,
+    Costs,
+    StepsUrl,
+    print_json,
+    reject_unwritable,
+    say,
+    write_timelines,
+)
 from phasewise.clients import event_loop
 from phasewise.clients.host import allow_many_streams
 from phasewise.clients.http_client import origin
-from phasewise.core import timeline_record
 from phasewise.core.errors import UsageError
 from phasewise.diagnosis.gather.costs_file import load_fit
 from phasewise.report.bench.page import render_page
@@ -44,81 +48,58 @@ from phasewise.report.diagnosis.screen import show
 FIRST_RATE_PER_S = 1.0
 
 
-@load_options(f"Number of requests to send. (default: {DEFAULT_REQUESTS}, unless --duration is given)")
+@load_options(
+    MeasurementOptions,
+    f"Number of requests to send. (default: {DEFAULT_REQUESTS}, unless --duration is given)",
+)
 def bench(
     url: Annotated[str, typer.Argument(help="An engine or a gateway, such as http://127.0.0.1:8000.")],
     *,
-    cache: Cache = CacheState.COLD,
     html: options.HtmlPage = None,
     as_json: options.AsJson = False,
-    timelines: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write the timeline of every request to this file (NDJSON).", rich_help_panel=options.RESULT
-        ),
-    ] = None,
+    timelines: options.Timelines = None,
     warm_up: Annotated[
         int | None,
-        typer.Option(
-            min=0,
-            help="Requests to leave out at the start. (default: until latencies are steady)",
-            rich_help_panel=options.RESULT,
+        options.result_option(
+            min=0, help="Requests to leave out at the start. (default: until latencies are steady)"
         ),
     ] = None,
     diagnose: Annotated[
         bool,
-        typer.Option(
-            "--diagnose",
-            help="Also watch the engines during the run, and diagnose what was slow.",
-            rich_help_panel=options.DIAGNOSIS,
+        options.diagnosis_option(
+            "--diagnose", help="Also watch the engines during the run, and diagnose what was slow."
         ),
     ] = False,
     costs: Costs = None,
     admin_key: AdminKey = None,
     sweep: Annotated[
-        str,
-        typer.Option(
-            help="Measure at several loads: rate=1,2,4 or concurrency=1,4,16.",
-            rich_help_panel=options.SEVERAL,
-        ),
+        str, options.series_option(help="Measure at several loads: rate=1,2,4 or concurrency=1,4,16.")
     ] = "",
     find_max_rate: Annotated[
         bool,
-        typer.Option(
-            "--find-max-rate",
-            help="Search for the highest rate that meets the --slo.",
-            rich_help_panel=options.SEVERAL,
-        ),
+        options.series_option("--find-max-rate", help="Search for the highest rate that meets the --slo."),
     ] = False,
     attainment: Annotated[
         float,
-        typer.Option(
-            help="With --find-max-rate: the share of requests that must meet the --slo.",
-            rich_help_panel=options.SEVERAL,
-        ),
+        options.series_option(help="With --find-max-rate: the share of requests that must meet the --slo."),
     ] = 0.9,
-    model: options.Model = None,
-    api_key: options.ApiKey = None,
-    timeout: options.Timeout = 600.0,
     steps_url: StepsUrl = None,
-    **load_arguments: Unpack[LoadArguments],
+    **load_arguments: Unpack[MeasurementArguments],
 ) -> None:
     """Measure an engine or a gateway from the client's side: TTFT, TPOT, stalls, goodput, and the parts of
     TTFT.
     """
-    load = LoadOptions.of(load_arguments)
+    load = MeasurementOptions.of(load_arguments)
     spec = load.run_spec(
         load.source(say),
         requests_or_default(load.requests, load.duration),
-        cache=cache,
-        model=model,
-        api_key=api_key,
-        timeout_s=timeout,
         admin_key=admin_key_or_default(admin_key, origin(url)),
         steps_url=steps_url,
     )
     job = Job(origin(url), spec, load.objectives(), warm_up)
-    _check_outputs(timelines, html)
+    # Fail before the run rather than after it.
+    reject_unwritable("--timelines", timelines)
+    reject_unwritable("--html", html)
     if diagnose and (sweep or find_max_rate):
         raise UsageError(
             "--diagnose was given together with --sweep or --find-max-rate",
@@ -149,7 +130,7 @@ def bench(
     if not results.measured:
         err.print("stopped before anything was measured")
         raise typer.Exit(130)
-    _write_timelines(timelines, results)
+    write_timelines(timelines, (timeline for entry in results.measured for timeline in entry.run.timelines))
     if html is not None:
         html.write_text(_page(results, spec, diagnosis), encoding="utf-8")
         say(f"wrote {html}")
@@ -180,7 +161,7 @@ def _page(results: BenchResults, spec: RunSpec, diagnosis: Diagnosis | None) -> 
     )
 
 
-def _check_search(sweep: str, load: LoadOptions, attainment: float) -> None:
+def _check_search(sweep: str, load: MeasurementOptions, attainment: float) -> None:
     if sweep or (load.requests, load.duration, load.concurrency) != (None, None, None):
         raise UsageError(
             "--find-max-rate was given together with --sweep, --requests, --duration or --concurrency",
@@ -188,18 +169,6 @@ def _check_search(sweep: str, load: LoadOptions, attainment: float) -> None:
         )
     if not 0 < attainment < 1:
         raise UsageError(f"--attainment {attainment:g}", hint="give a share between 0 and 1, such as 0.9")
-
-
-def _check_outputs(timelines: Path | None, html: Path | None) -> None:
-    # Fail before the run rather than after it.
-    reject_unwritable("--timelines", timelines)
-    reject_unwritable("--html", html)
-
-
-def _write_timelines(path: Path | None, results: BenchResults) -> None:
-    if path is not None:
-        timelines = (timeline for entry in results.measured for timeline in entry.run.timelines)
-        path.write_bytes(b"".join(timeline_record.encode(timeline) + b"\n" for timeline in timelines))
 
 
 def _print(
@@ -210,8 +179,11 @@ def _print(
         if results.found is None and not is_sweep:
             typer.echo(bench_result(points[0][1], spec.seed, points[0][0], diagnosis).to_json())
         else:
-            facts = {"seed": spec.seed} | _facts(results)
-            typer.echo(orjson.dumps(facts, option=orjson.OPT_INDENT_2).decode())
+            measured = [{"load": label} | report.to_dict() for label, report in points]
+            facts: dict[str, object] = {"points": measured}
+            if results.found is not None:
+                facts = {"max_rate": asdict(results.found), "trials": measured}
+            print_json({"seed": spec.seed} | facts, indented=True)
         return
     if results.found is not None:
         out.print(render_max_rate(results.found, points))
@@ -223,13 +195,6 @@ def _print(
     if diagnosis is not None:
         out.print()
         show(out, diagnosis.details, diagnosis.target)
-
-
-def _facts(results: BenchResults) -> dict[str, Any]:
-    points = [{"load": entry.label} | entry.report.to_dict() for entry in results.measured]
-    if results.found is not None:
-        return {"max_rate": asdict(results.found), "trials": points}
-    return {"points": points}
 
 
 def _leave(results: BenchResults) -> None:

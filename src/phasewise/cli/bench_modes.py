@@ -18,8 +18,7 @@ from phasewise.benchmark.statistics.max_rate import (
     search_max_rate,
 )
 from phasewise.benchmark.workload.arrivals import ClosedLoop, Load, OpenLoop, Spacing
-from phasewise.cli.measuring import measure_with_view
-from phasewise.cli.outputs import Interrupts
+from phasewise.cli.measuring import Interrupts
 from phasewise.core.errors import UsageError
 from phasewise.core.latency import e2e_s, meets
 from phasewise.core.slo import Slo
@@ -43,7 +42,7 @@ class Job:
         """Measure at one load; `requests` and `seed` replace those of the job if given."""
         plan = replace(self.spec.plan, load=load, requests=requests or self.spec.plan.requests)
         spec = replace(self.spec, plan=plan, seed=self.spec.seed if seed is None else seed)
-        run = await measure_with_view(self.url, spec, label, self.interrupts)
+        run = await self.interrupts.measure(self.url, spec, label)
         rng = np.random.default_rng(spec.seed)
         return Measured(run, build_report(run, self.slo, rng, self.warm_up), self.named(load))
 

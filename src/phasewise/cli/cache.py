@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import orjson
 import typer
 
-from phasewise.cli.options import AdminKey, AsJson
-from phasewise.cli.targets import GATEWAY_ARGUMENT, GatewayArgument, GatewayOption, ask, gateway_address
+from phasewise.api.targets import GATEWAY_ARGUMENT, ask, gateway_address
+from phasewise.cli.options import AdminKey, AsJson, GatewayArgument, GatewayOption, print_json
 from phasewise.clients.http_client import Timeouts
 from phasewise.core.errors import ConfigError, UsageError
 from phasewise.core.units import counted
@@ -38,7 +38,7 @@ def stats(gateway: GatewayArgument = None, *, admin_key: AdminKey = None, as_jso
     """
     report = _asked(gateway, admin_key, "GET", PATH, named=GATEWAY_ARGUMENT)
     if as_json:
-        typer.echo(orjson.dumps(report).decode())
+        print_json(report)
     else:
         out.print(render_report(report))
 
@@ -70,7 +70,7 @@ def purge(
         gateway, admin_key, "POST", f"{PATH}/purge", order or {"all": True}, named=GATEWAY_ARGUMENT
     )
     if as_json:
-        typer.echo(orjson.dumps(purged).decode())
+        print_json(purged)
     else:
         count = purged["purged"]
         out.print(f"{counted(count, 'answer')} deleted")
@@ -122,7 +122,7 @@ def explain(
     described = {name: value for name, value in question.items() if value is not None}
     explanation = _asked(gateway, admin_key, "POST", f"{PATH}/explain", described)
     if as_json:
-        typer.echo(orjson.dumps(explanation).decode())
+        print_json(explanation)
     else:
         out.print(render_explanation(explanation))
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import orjson
 import typer
 
-from phasewise.cli.options import AsJson
-from phasewise.core.caching import Vector
+from phasewise.cli.options import AsJson, print_json
 from phasewise.core.errors import ConfigError, EmbedderUnreachable, UsageError
 from phasewise.core.ports import Embedder
 from phasewise.core.value import value
@@ -25,8 +23,6 @@ from phasewise.report.evaluation import render
 from phasewise.semantic_match.evaluation import Evaluation, KindCount, ScoredPair
 from phasewise.semantic_match.evaluation import evaluate as evaluate_pairs
 from phasewise.semantic_match.guards import veto
-
-# --- Reads a tab-separated file of question pairs. Errors have the row number, never the text.
 
 COLUMNS = ("kind", "duplicate", "a", "b")
 _DUPLICATE = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
@@ -43,23 +39,10 @@ class QuestionPair:
 
 
 def read_pairs(path: Path) -> list[QuestionPair]:
-    """All pairs of a file; other columns are ignored."""
-    lines = _lines(path)
-    places = _places(path, lines[0] if lines else "")
-    pairs = [
-        _pair(path, number, line.split("\t"), places)
-        for number, line in enumerate(lines[1:], start=2)
-        if line.strip()
-    ]
-    if not pairs:
-        raise ConfigError(f"{path} holds no pairs", hint="write one pair per line below the header")
-    return pairs
-
-
-def _lines(path: Path) -> list[str]:
+    """All pairs of a file; other columns are ignored. Errors have the row number, never the text."""
     try:
         # Not splitlines(): it also splits at characters that a question may contain.
-        return path.read_text(encoding="utf-8-sig").split("\n")
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({error.strerror})", hint="check the path") from error
     except UnicodeDecodeError as error:
@@ -67,39 +50,32 @@ def _lines(path: Path) -> list[str]:
             f"{path} is not text in UTF-8 (byte {error.start})",
             hint="save it as UTF-8 with tab-separated columns",
         ) from error
-
-
-def _places(path: Path, head: str) -> dict[str, int]:
-    names = [name.strip() for name in head.split("\t")]
-    missing = [column for column in COLUMNS if column not in names]
-    if missing:
+    names, *rows = ([cell.strip() for cell in line.split("\t")] for line in lines)
+    if missing := [column for column in COLUMNS if column not in names]:
         raise ConfigError(
             f"{path}: the header has no column {', '.join(missing)}",
             hint=f"the first line has to be {', '.join(COLUMNS)}, separated by tabs",
         )
-    return {column: names.index(column) for column in COLUMNS}
-
-
-def _pair(path: Path, number: int, cells: list[str], places: dict[str, int]) -> QuestionPair:
-    if len(cells) <= max(places.values()):
-        raise ConfigError(
-            f"{path}, line {number}: {len(cells)} columns where {max(places.values()) + 1} are needed",
-            hint="separate columns by tabs; a question may not contain a tab",
-        )
-    found = {column: cells[place].strip() for column, place in places.items()}
-    for column in _empty(found):
-        raise ConfigError(f"{path}, line {number}: {column} is empty", hint="add a value or delete this row")
-    duplicate = _DUPLICATE.get(found["duplicate"].lower())
-    if duplicate is None:
-        raise ConfigError(
-            f"{path}, line {number}: duplicate is neither 0 nor 1",
-            hint="1 where one answer fits both questions, else 0",
-        )
-    return QuestionPair(found["kind"], duplicate, found["a"], found["b"])
-
-
-def _empty(found: dict[str, str]) -> Iterator[str]:
-    return (column for column in COLUMNS if not found[column])
+    pairs = []
+    for number, cells in enumerate(rows, start=2):
+        if not any(cells):
+            continue
+        found = dict(zip(names, cells, strict=False))
+        if lacking := [column for column in COLUMNS if not found.get(column)]:
+            raise ConfigError(
+                f"{path}, line {number}: {lacking[0]} is empty",
+                hint="add a value or delete this row; a question may not contain a tab",
+            )
+        duplicate = _DUPLICATE.get(found["duplicate"].lower())
+        if duplicate is None:
+            raise ConfigError(
+                f"{path}, line {number}: duplicate is neither 0 nor 1",
+                hint="1 where one answer fits both questions, else 0",
+            )
+        pairs.append(QuestionPair(found["kind"], duplicate, found["a"], found["b"]))
+    if not pairs:
+        raise ConfigError(f"{path} holds no pairs", hint="write one pair per line below the header")
+    return pairs
 
 
 def evaluate(
@@ -116,16 +92,10 @@ def evaluate(
     ] = "minilm-l6",
     embedder_url: Annotated[
         str | None,
-        typer.Option(
-            metavar="URL", help="A server with OpenAI's /v1/embeddings instead; its address without /v1."
-        ),
+        typer.Option(help="A server with OpenAI's /v1/embeddings instead; its address without /v1."),
     ] = None,
-    embedder_model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The embedding model on that server.")
-    ] = None,
-    embedder_key_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="File with that server's API key.")
-    ] = None,
+    embedder_model: Annotated[str | None, typer.Option(help="The embedding model on that server.")] = None,
+    embedder_key_file: Annotated[Path | None, typer.Option(help="File with that server's API key.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Count the right and wrong matches of plain cosine and of the guards, by kind of pair.
@@ -140,7 +110,7 @@ def evaluate(
     evaluations = evaluate_pairs(asyncio.run(_judge(questions, embedder)))
     if as_json:
         text = {"pairs": len(questions), "embedder": embedder.space, "rules": [*map(_facts, evaluations)]}
-        typer.echo(orjson.dumps(text).decode())
+        print_json(text)
     else:
         out.print(render(evaluations, len(questions), embedder.space))
 
@@ -166,24 +136,17 @@ async def _judge(questions: Sequence[QuestionPair], embedder: Embedder) -> list[
         await embedder.start()
         async with live_line("pairs", lambda: f"{len(judged):,} of {len(questions):,}", sys.stderr):
             for question in questions:
-                judged.append(await _judged(question, embedder))
+                one, other = [
+                    np.frombuffer(await embedder.embed(text), "<f4") for text in (question.a, question.b)
+                ]
+                objection = veto(question.a, question.b)
+                guard = None if objection is None else objection.guard
+                judged.append(ScoredPair(question.kind, question.duplicate, float(np.dot(one, other)), guard))
     except EmbedderUnreachable as error:
         raise EmbedderUnreachable(error.message, hint="check the options of the embedder") from error
     finally:
         await embedder.close()
     return judged
-
-
-async def _judged(question: QuestionPair, embedder: Embedder) -> ScoredPair:
-    similarity = _cosine(await embedder.embed(question.a), await embedder.embed(question.b))
-    objection = veto(question.a, question.b)
-    return ScoredPair(
-        question.kind, question.duplicate, similarity, None if objection is None else objection.guard
-    )
-
-
-def _cosine(one: Vector, other: Vector) -> float:
-    return float(np.dot(np.frombuffer(one, "<f4"), np.frombuffer(other, "<f4")))
 
 
 def _facts(evaluation: Evaluation) -> dict[str, Any]:
@@ -197,12 +160,5 @@ def _facts(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def _counts(kind: KindCount) -> dict[str, float | None]:
-    return {
-        "duplicates": kind.duplicates,
-        "hits": kind.hits,
-        "others": kind.others,
-        "false_hits": kind.false_hits,
-        "precision": kind.precision,
-        "recall": kind.recall,
-        "false_hit_share": kind.false_hit_share,
-    }
+    names = ("duplicates", "hits", "others", "false_hits", "precision", "recall", "false_hit_share")
+    return {name: getattr(kind, name) for name in names}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import time
 from dataclasses import replace
@@ -13,7 +12,7 @@ from typing import Annotated
 import typer
 
 from phasewise.cli.engine import EnginePython, current_engine
-from phasewise.cli.options import AsJson
+from phasewise.cli.options import AsJson, print_json
 from phasewise.core.errors import ConfigError, EngineNotInstalled, PhasewiseError
 from phasewise.fleet.check.before_start import environment_obstacles, no_environment, no_plan, obstacles
 from phasewise.fleet.check.facts import FleetFacts
@@ -85,7 +84,7 @@ def check(
     else:
         result = _fleet(load_fleet(file), engine_python, began_s, test_failure)
     if as_json:
-        typer.echo(json.dumps(result.as_json()))
+        print_json(result.as_json())
     else:
         for line in lines_of(result):
             out.print(line, soft_wrap=True)

@@ -9,10 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, TypeVar, Unpack
 
-import orjson
 import typer
 
-from phasewise.api.load_options import LoadArguments, LoadOptions
+from phasewise.api.load_options import MeasurementArguments, MeasurementOptions
 from phasewise.api.targets import is_fleet_file
 from phasewise.benchmark.compare.arms import Arm, arms_of
 from phasewise.benchmark.compare.compare import (
@@ -27,32 +26,35 @@ from phasewise.benchmark.compare.compare import (
 )
 from phasewise.benchmark.compare.ledger import LEDGER_NAME, LEDGER_VERSION, LedgerFile, score
 from phasewise.benchmark.compare.verdict import ComparisonResult
-from phasewise.benchmark.run import BenchRun
-from phasewise.benchmark.session import CacheState, RunSpec
 from phasewise.benchmark.statistics.comparison import FEWEST_PAIRS
 from phasewise.cli import options
 from phasewise.cli.compare_fleet import compare_with_settings, try_fix
-from phasewise.cli.diagnose_outputs import VerdictOutputs
-from phasewise.cli.load_options import Cache, load_options
-from phasewise.cli.measuring import measure_with_view, page_facts, repeating_command
-from phasewise.cli.outputs import Interrupts, reject_unwritable, say
+from phasewise.cli.diagnose import write_page
+from phasewise.cli.load_options import load_options
+from phasewise.cli.measuring import Interrupts, page_facts, repeating_command
+from phasewise.cli.options import in_panel, print_json, reject_unwritable, say
 from phasewise.clients import event_loop
 from phasewise.clients.host import allow_many_streams
 from phasewise.core.errors import UsageError
 from phasewise.costs.fit.step_fit import StepFit
 from phasewise.diagnosis.gather.costs_file import load_fit
+from phasewise.diagnosis.verdict import verdict_record
+from phasewise.experiments.fix_trial import FixTrial
 from phasewise.fleet.config import phasewise_home
 from phasewise.report.compare import render, render_page
 from phasewise.report.console import out
 from phasewise.report.ledger_view import fix_trial_facts, render_trial
 from phasewise.report.ledger_view import render as render_ledger
 
-CHANGE = "A fleet and its changed copy"
+change_option = in_panel("A fleet and its changed copy")
 _Result = TypeVar("_Result")
 
 
 @load_options(
-    f"Requests per block. (default: {DEFAULT_REQUESTS}, or all of a --trace)", FEWEST_PAIRS, {"duration"}
+    MeasurementOptions,
+    f"Requests per block. (default: {DEFAULT_REQUESTS}, or all of a --trace)",
+    FEWEST_PAIRS,
+    {"duration"},
 )
 def compare(
     ctx: typer.Context,
@@ -69,94 +71,72 @@ def compare(
     *,
     settings: Annotated[
         list[str] | None,
-        typer.Option(
+        change_option(
             "--set",
             metavar="LEVER=VALUE",
             help="Instead of B: the fleet of A with this lever, such as prefix_cache=false, or engine flag, "
             "such as --block-size=32. Can be repeated.",
-            rich_help_panel=CHANGE,
         ),
     ] = None,
     fix: Annotated[
         bool,
-        typer.Option(
+        change_option(
             "--fix",
             help="Instead of B: diagnose the fleet of A under the load, predict the effect of its first fix, "
             "and compare with a copy that has it.",
-            rich_help_panel=CHANGE,
         ),
     ] = False,
     history: Annotated[
         bool,
-        typer.Option(
+        change_option(
             "--history",
             help="Show every prediction of --fix with its outcome, and the score. Starts no fleet.",
-            rich_help_panel=CHANGE,
         ),
     ] = False,
     ledger_file: Annotated[
         Path | None,
-        typer.Option(
+        change_option(
             "--ledger",
-            metavar="FILE",
             help="The file of predictions and outcomes. (default: ledger.jsonl in the data folder)",
-            rich_help_panel=CHANGE,
         ),
     ] = None,
     costs: options.Costs = None,
-    cache: Cache = CacheState.COLD,
     pairs: Annotated[
         int | None,
-        typer.Option(
-            min=4,
-            help="Pairs of blocks. (default: as many as the noise requires)",
-            rich_help_panel=options.SEVERAL,
-        ),
+        options.series_option(min=4, help="Pairs of blocks. (default: as many as the noise requires)"),
     ] = None,
     max_pairs: Annotated[
         int,
-        typer.Option(
-            min=4,
-            help="The largest number of pairs to measure, however noisy the results are.",
-            rich_help_panel=options.SEVERAL,
+        options.series_option(
+            min=4, help="The largest number of pairs to measure, however noisy the results are."
         ),
     ] = MOST_PAIRS,
     control_pairs: Annotated[
         int,
-        typer.Option(
-            min=0,
-            help="Pairs of A against itself, to measure the noise; 0 for none, as with --fix.",
-            rich_help_panel=options.SEVERAL,
+        options.series_option(
+            min=0, help="Pairs of A against itself, to measure the noise; 0 for none, as with --fix."
         ),
     ] = CONTROL_PAIRS,
     as_json: options.AsJson = False,
     html: options.HtmlPage = None,
     margin: Annotated[
         float,
-        typer.Option(
-            help="Relative change that does not matter: within it, A and B are equivalent.",
-            rich_help_panel=options.RESULT,
+        options.result_option(
+            help="Relative change that does not matter: within it, A and B are equivalent."
         ),
     ] = 0.05,
     alpha: Annotated[
         float,
-        typer.Option(
-            help="Probability of any false `better` or `worse` when A and B are equal.",
-            rich_help_panel=options.RESULT,
-        ),
+        options.result_option(help="Probability of any false `better` or `worse` when A and B are equal."),
     ] = 0.05,
     warm_up: Annotated[
         int | None,
-        typer.Option(
+        options.result_option(
             min=0,
             help=f"Requests to leave out at the start of each block. (default: {WARM_UP_SHARE:.0%} of them)",
-            rich_help_panel=options.RESULT,
         ),
     ] = None,
-    model: options.Model = None,
-    api_key: options.ApiKey = None,
-    timeout: options.Timeout = 600.0,
-    **load_arguments: Unpack[LoadArguments],
+    **load_arguments: Unpack[MeasurementArguments],
 ) -> None:
     """Test whether B is better than A: send the same requests to both in turn, and judge each metric.
 
@@ -169,15 +149,11 @@ def compare(
         show_history(ledger, as_json=as_json)
         return
     a = _checked_sides(a, b, settings, fix=fix)
-    load = LoadOptions.of(load_arguments, FEWEST_PAIRS)
+    load = MeasurementOptions.of(load_arguments, FEWEST_PAIRS)
     source = load.source(say)
     spec = load.run_spec(
         source,
         requests_in_block(source, load.requests, say),
-        cache=cache,
-        model=model,
-        api_key=api_key,
-        timeout_s=timeout,
     )
     reject_unwritable("--html", html)
     if fix and "--control-pairs" not in options.typed_options(ctx):
@@ -196,7 +172,7 @@ def compare(
     allow_many_streams()
     if fix:
         fit = None if costs is None else load_fit(costs)
-        _try_fix(Path(a), plan, ledger, fit, VerdictOutputs(html, None, as_json))
+        _try_fix(Path(a), plan, ledger, fit, html, as_json=as_json)
         return
     result = _compared(a, b, settings or (), plan)
     if html is not None:
@@ -208,10 +184,7 @@ def compare(
     else:
         out.print(render(result))
         out.print(f"--seed {spec.seed} repeats these requests", soft_wrap=True)
-    if result.cut_short:
-        raise typer.Exit(130)
-    if not result.trusted:
-        raise typer.Exit(1)
+    _leave(result)
 
 
 def _checked_sides(a: str | None, b: str | None, settings: list[str] | None, *, fix: bool) -> str:
@@ -249,12 +222,18 @@ def _until_interrupted(work: Coroutine[None, None, _Result]) -> _Result:
 
 
 def _try_fix(
-    file: Path, plan: ComparePlan, ledger: LedgerFile, fit: StepFit | None, outputs: VerdictOutputs
+    file: Path,
+    plan: ComparePlan,
+    ledger: LedgerFile,
+    fit: StepFit | None,
+    html: Path | None,
+    *,
+    as_json: bool,
 ) -> None:
-    done = _until_interrupted(try_fix(file, plan, ledger, fit, as_json=outputs.as_json))
+    done = _until_interrupted(try_fix(file, plan, ledger, fit, as_json=as_json))
     diagnosed = done.diagnosed
-    if outputs.as_json:
-        outputs.print_json(diagnosed.verdict, {"fix_trial": fix_trial_facts(done)})
+    if as_json:
+        print_json(verdict_record(diagnosed.verdict) | {"fix_trial": fix_trial_facts(done)})
     else:
         out.print(render_trial(done))
         out.print(
@@ -262,7 +241,11 @@ def _try_fix(
             "predictions",
             soft_wrap=True,
         )
-    outputs.write_files(diagnosed.verdict, diagnosed.evidence, str(file))
+    write_page(html, diagnosed.verdict, diagnosed.evidence, str(file))
+    _leave(done)
+
+
+def _leave(done: ComparisonResult | FixTrial) -> None:
     if done.cut_short:
         raise typer.Exit(130)
     if not done.trusted:
@@ -279,7 +262,7 @@ def show_history(ledger: LedgerFile, *, as_json: bool) -> None:
             "entries": [asdict(entry) for entry in contents.entries],
             "passed_over": contents.passed_over,
         }
-        typer.echo(orjson.dumps(facts, option=orjson.OPT_INDENT_2).decode())
+        print_json(facts, indented=True)
         return
     if contents.entries:
         out.print(render_ledger(contents.entries))
@@ -295,9 +278,5 @@ def show_history(ledger: LedgerFile, *, as_json: bool) -> None:
 async def run_comparison(a: Arm, b: Arm, plan: ComparePlan) -> ComparisonResult:
     """Compare with live progress; Ctrl-C keeps the complete pairs."""
     interrupts = Interrupts()
-
-    async def measure(url: str, spec: RunSpec, label: str) -> BenchRun:
-        return await measure_with_view(url, spec, label, interrupts)
-
     with interrupts.handled():
-        return await compare_arms(a, b, plan, measure, say, interrupts.forgives)
+        return await compare_arms(a, b, plan, interrupts.measure, say, interrupts.forgives)

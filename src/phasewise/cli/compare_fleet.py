@@ -8,14 +8,13 @@ import platform
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import SIGHUP, SIGTERM
 from typing import TypeVar
 
 from phasewise import __version__
 from phasewise.benchmark.compare.arms import (
-    Arm,
     FleetArm,
     FleetsInTurn,
     fleets_in_turn,
@@ -25,11 +24,9 @@ from phasewise.benchmark.compare.arms import (
 from phasewise.benchmark.compare.compare import ComparePlan, compare_arms
 from phasewise.benchmark.compare.ledger import LedgerFile, Prediction
 from phasewise.benchmark.compare.verdict import ComparisonResult
-from phasewise.benchmark.run import BenchRun
-from phasewise.benchmark.session import RunSpec
 from phasewise.cli.engine import current_engine
-from phasewise.cli.measuring import measure_with_view
-from phasewise.cli.outputs import Interrupts, say
+from phasewise.cli.measuring import Interrupts
+from phasewise.cli.options import say
 from phasewise.clients.host import usable_cores
 from phasewise.core.errors import ConfigError, PhasewiseError
 from phasewise.costs.fit.step_fit import StepFit
@@ -52,7 +49,6 @@ from phasewise.fleet.engines.command import levers_of
 from phasewise.fleet.engines.environment import EngineEnvironment
 from phasewise.fleet.local.placement import gpu_names, this_machine
 from phasewise.fleet.local.run_files import find_admin_key
-from phasewise.fleet.local.state import FleetState
 from phasewise.report.console import out
 from phasewise.report.diagnosis.screen import show
 from phasewise.report.ledger_view import announcement, duration_words
@@ -79,7 +75,7 @@ async def compare_with_settings(file: Path, settings: Sequence[str], plan: Compa
         async def compare(fleets: FleetsInTurn) -> ComparisonResult:
             a = fleets.arm(file, "compare-a")
             b = fleets.arm(changed, "compare-b", f"{file.name} with {', '.join(settings)}")
-            return await compare_arms(a, b, plan, trial.measure, say, trial.interrupts.forgives)
+            return await compare_arms(a, b, plan, trial.interrupts.measure, say, trial.interrupts.forgives)
 
         return await trial.run(compare)
 
@@ -109,25 +105,17 @@ def _machine(engine: EngineEnvironment) -> str:
     return ", ".join((f"{platform.system()} {cores}", *gpus))
 
 
-@dataclass(slots=True)
 class _FleetTrial:
     """A fleet file whose fleets are started in turn on this machine, with live progress."""
 
-    file: Path
-    plan: ComparePlan
-    interrupts: Interrupts = field(default_factory=Interrupts)
-    fleet: FleetConfig = field(init=False)
-    home: Path = field(init=False)
-    engine: EngineEnvironment | None = field(init=False)
-    others: tuple[FleetState, ...] = field(init=False)
-    began_s: float = field(default_factory=time.monotonic)
-    warm_s: float | None = None
-
-    def __post_init__(self) -> None:
-        self.fleet, self.home = load_fleet(self.file), phasewise_home(os.environ)
+    def __init__(self, file: Path, plan: ComparePlan) -> None:
+        self.file, self.plan, self.interrupts = file, plan, Interrupts()
+        self.fleet, self.home = load_fleet(file), phasewise_home(os.environ)
         self.engine = None if self.fleet.has(LLAMA_CPP) else current_engine()
         # Now, before a fleet of this trial runs: those run one at a time and make room for each other.
         self.others = running_fleets(self.home)
+        self.began_s = time.monotonic()
+        self.warm_s: float | None = None
 
     @property
     def device(self) -> str:
@@ -143,7 +131,9 @@ class _FleetTrial:
         done: _Result | None = None
         with self.interrupts.handled(SIGTERM, SIGHUP):
             try:
-                async with fleets_in_turn(_fleet_arm, self._warm_up) as fleets:
+                async with fleets_in_turn(
+                    lambda file, name: FleetArm(file, name, say), self._warm_up
+                ) as fleets:
                     done = await work(fleets)
             except (asyncio.CancelledError, PhasewiseError) as trouble:
                 # An error while the last fleet stops must not discard hours of measurements.
@@ -152,14 +142,12 @@ class _FleetTrial:
                 say(f"while stopping the last fleet: {str(trouble) or 'interrupted'}")
         return done
 
-    async def measure(self, url: str, spec: RunSpec, label: str) -> BenchRun:
-        """Measure with live progress."""
-        return await measure_with_view(url, spec, label, self.interrupts)
-
     async def _warm_up(self, url: str) -> None:
         spec = self.plan.spec
         few = replace(spec.plan, requests=WARM_UP_REQUESTS)
-        await self.measure(url, replace(spec, plan=few, seed=spec.seed + WARM_UP_SEEDS), "warming up")
+        await self.interrupts.measure(
+            url, replace(spec, plan=few, seed=spec.seed + WARM_UP_SEEDS), "warming up"
+        )
         if self.interrupts.requested:
             # A stopped run returns what it has, and a warm-up has no result to keep.
             raise asyncio.CancelledError
@@ -180,7 +168,7 @@ class _Diagnosis:
         return FixTrialTools(
             arm=fleets.arm,
             diagnose=self._diagnose,
-            measure=self.trial.measure,
+            measure=self.trial.interrupts.measure,
             ledger=ledger,
             clock=time.time,
             show=self._show,
@@ -194,7 +182,7 @@ class _Diagnosis:
         trial, plan = self.trial, self.trial.plan
         admin_key, levers = find_admin_key(url, trial.home), _levers_of(trial.fleet)
         async with observed(await identify(url, admin_key), admin_key) as watch:
-            run = await trial.measure(url, plan.spec, "the load to diagnose")
+            run = await trial.interrupts.measure(url, plan.spec, "the load to diagnose")
             evidence = await watch.evidence(run)
         known = Known(self.fit, levers, concurrency_of(plan.spec), plan.rules.warm_up_requests)
         verdict = diagnose(evidence, plan.rules.slo, known)
@@ -226,7 +214,3 @@ def _unpredictable(verdict: Verdict, why: str) -> Verdict:
         return verdict
     fixes = tuple(replace(fix, effect=None, unpredictable=why) for fix in advice.fixes)
     return replace(verdict, advice=replace(advice, fixes=fixes))
-
-
-def _fleet_arm(file: Path, fleet_name: str) -> Arm:
-    return FleetArm(file, fleet_name, say)

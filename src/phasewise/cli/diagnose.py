@@ -6,23 +6,36 @@ import os
 import sys
 import time
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from phasewise import __version__
 from phasewise.api.diagnose import gather_order, judge, not_for_a_file, observe
-from phasewise.api.targets import is_evidence_file
-from phasewise.cli.diagnose_outputs import HtmlPage, SaveEvidence, SaveTraffic, VerdictOutputs
-from phasewise.cli.options import AdminKey, AsJson, Costs, StepsUrl
-from phasewise.cli.outputs import reject_unwritable, say
-from phasewise.cli.targets import gateway_address
+from phasewise.api.targets import gateway_address, is_evidence_file
+from phasewise.benchmark.workload.traces import mooncake_lines
+from phasewise.benchmark.workload.window_trace import trace_of
+from phasewise.cli.options import (
+    AdminKey,
+    AsJson,
+    Costs,
+    HtmlPage,
+    StepsUrl,
+    print_json,
+    reject_unwritable,
+    result_option,
+    say,
+)
 from phasewise.diagnosis.diagnose import Known
+from phasewise.diagnosis.evidence import Evidence
 from phasewise.diagnosis.gather.costs_file import load_fit
 from phasewise.diagnosis.observed.bundle import bundle_of
+from phasewise.diagnosis.verdict import Verdict
 from phasewise.fleet.config import phasewise_home
 from phasewise.report import console
 from phasewise.report.console import live_line
+from phasewise.report.diagnosis.page import report_page
 from phasewise.report.diagnosis.screen import show
 
 
@@ -76,8 +89,21 @@ def diagnose(
         ),
     ] = None,
     html: HtmlPage = None,
-    save_traffic: SaveTraffic = None,
-    save_evidence: SaveEvidence = None,
+    save_traffic: Annotated[
+        Path | None,
+        result_option(
+            metavar="FILE.jsonl",
+            help="Write the arrival times, lengths and shared prefixes of the requests to this file, without "
+            "any text: a trace that `bench` and `compare` replay with --trace.",
+        ),
+    ] = None,
+    save_evidence: Annotated[
+        Path | None,
+        result_option(
+            help="Write all that the verdict is made of to this file: counters, steps, times of requests, "
+            "the host's load, no text. `phasewise diagnose FILE` judges it again without the server.",
+        ),
+    ] = None,
     as_json: AsJson = False,
     exit_zero: Annotated[
         bool, typer.Option("--exit-zero", help="Exit with code 0 whatever the verdict is.")
@@ -94,8 +120,8 @@ def diagnose(
     probe is too busy to judge, 1 an error, 2 wrong usage.
     """
     order = gather_order(window, model, api_key, seed, probing=send_probe)
-    outputs = VerdictOutputs(html, save_traffic, as_json)
-    outputs.check()
+    reject_unwritable("--html", html)
+    reject_unwritable("--save-traffic", save_traffic)
     reject_unwritable("--save-evidence", save_evidence)
     known = Known(None if costs is None else load_fit(costs))
     target = target or gateway_address(None, phasewise_home(os.environ), "TARGET")
@@ -109,10 +135,12 @@ def diagnose(
     diagnosis = judge(observed, objective, known, numbered=is_evidence_file(target))
     code = 0 if exit_zero else diagnosis.exit_code
     if as_json:
-        outputs.print_json(diagnosis.details, {"exit_code": code})
+        print_json(diagnosis.to_dict() | {"exit_code": code})
     else:
         show(console.out, diagnosis.details, diagnosis.target)
-    outputs.write_files(diagnosis.details, diagnosis.evidence, diagnosis.target)
+    write_page(html, diagnosis.details, diagnosis.evidence, diagnosis.target)
+    if save_traffic is not None:
+        _save_traffic(save_traffic, diagnosis.evidence)
     raise typer.Exit(code)
 
 
@@ -127,3 +155,24 @@ class _Progress:
         return live_line(
             "watching", lambda: f"{time.monotonic() - began_s:.0f} of {window_s:g} s", sys.stderr
         )
+
+
+def write_page(file: Path | None, verdict: Verdict, evidence: Evidence, subject: str) -> None:
+    """Write the HTML page of a verdict, if one was asked for."""
+    if file is not None:
+        file.write_text(report_page(verdict, evidence, subject), encoding="utf-8")
+        say(f"wrote {file}")
+
+
+def _save_traffic(path: Path, evidence: Evidence) -> None:
+    found = trace_of(evidence.timelines)
+    if not found.trace.requests:
+        say(f"no traffic was saved to {path}: single requests and their lengths were not observed")
+        return
+    path.write_bytes(b"".join(mooncake_lines(found.trace)))
+    notes = [f"{len(found.trace.requests)} requests"]
+    if found.estimated:
+        notes.append(f"{found.estimated} of them with an estimated length, because they were cut off")
+    if found.left_out:
+        notes.append(f"{found.left_out} left out, because their length is unknown")
+    say(f"wrote {path}: {'; '.join(notes)}")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import platform
 import sys
 import time
 from dataclasses import asdict
@@ -12,8 +12,9 @@ from typing import Annotated, Any
 
 import typer
 
-from phasewise.cli.options import AsJson
-from phasewise.core.errors import EngineNotInstalled
+from phasewise import __version__
+from phasewise.cli.options import AsJson, print_json
+from phasewise.core.errors import EngineNotInstalled, PhasewiseError
 from phasewise.fleet.config import phasewise_home
 from phasewise.fleet.engines.environment import (
     EngineEnvironment,
@@ -70,14 +71,17 @@ def install_command(
     started_s = time.monotonic()
     log = logs_folder(phasewise_home(os.environ)) / "engine-install.log"
     if plugin_only:
-        environment, changed = _add_plugin(current_engine(engine_python), log), True
+        found, changed = current_engine(engine_python).python, True
+        with StageLines() as progress:
+            install_plugin(found, log, progress)
+        environment = current_engine(found)
     elif path is None and not reinstall and (existing := _engine_of_others(engine_python)) is not None:
         environment, changed = existing, False
     else:
         environment, changed = _install_own(path, cuda, reinstall, log)
     if as_json:
         took_s = round(time.monotonic() - started_s, 1)
-        _print_json(_facts(environment) | {"changed": changed, "took_s": took_s})
+        print_json(_facts(environment) | {"changed": changed, "took_s": took_s})
     elif environment.origin:
         _explain_foreign(environment)
     else:
@@ -109,12 +113,6 @@ def _engine_of_others(engine_python: Path | None) -> EngineEnvironment | None:
     return None if environment.python.is_relative_to(own) else environment
 
 
-def _add_plugin(environment: EngineEnvironment, log: Path) -> EngineEnvironment:
-    with StageLines() as progress:
-        install_plugin(environment.python, log, progress)
-    return current_engine(environment.python)
-
-
 def _explain_foreign(environment: EngineEnvironment) -> None:
     out.print(
         f"vLLM {environment.vllm_version} is used unchanged: {environment.python} ({environment.origin})",
@@ -137,11 +135,11 @@ def check_command(engine_python: EnginePython = None, as_json: AsJson = False) -
     except EngineNotInstalled as error:
         if not as_json:
             raise
-        _print_json({"found": False, "error": error.message, "hint": error.hint})
+        print_json({"found": False, "error": error.message, "hint": error.hint})
         raise typer.Exit(1) from None
     facts = _facts(environment)
     if as_json:
-        _print_json({"found": True} | facts)
+        print_json({"found": True} | facts)
         return
     bundled = bundled_plugin_version()
     rows = {
@@ -184,5 +182,21 @@ def _facts(environment: EngineEnvironment) -> dict[str, Any]:
     }
 
 
-def _print_json(value: dict[str, Any]) -> None:
-    typer.echo(json.dumps(value))
+NOT_INSTALLED = "not installed: phasewise engine install"
+NO_RECORDER = "not installed: phasewise engine install --plugin-only"
+
+
+def version_rows() -> dict[str, str]:
+    """Each part's version, or how to install it."""
+    try:
+        engine = current_engine()
+        vllm, recorder = engine.vllm_version, engine.plugin_version or NO_RECORDER
+    except PhasewiseError:
+        vllm = recorder = NOT_INSTALLED
+    return {
+        "phasewise": __version__,
+        "Python": f"{platform.python_version()} ({sys.executable})",
+        "data folder": str(phasewise_home(os.environ)),
+        "vLLM": vllm,
+        "step recorder": recorder,
+    }

@@ -9,16 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import orjson
 import typer
 
 from phasewise.benchmark.calibrate.calibrate import CalibrateSpec
 from phasewise.benchmark.calibrate.machine import Devices, NumberFormat, check_given, find_machine
 from phasewise.benchmark.calibrate.result import Calibration
 from phasewise.cli import options
-from phasewise.cli.measuring import calibrate_with_view
-from phasewise.cli.options import StepsUrl
-from phasewise.cli.outputs import Interrupts, reject_unwritable
+from phasewise.cli.measuring import Interrupts
+from phasewise.cli.options import StepsUrl, in_panel, print_json, reject_unwritable
 from phasewise.clients import event_loop
 from phasewise.clients.host import allow_many_streams
 from phasewise.clients.http_client import origin
@@ -29,69 +27,49 @@ from phasewise.fleet.config import phasewise_home
 from phasewise.report.console import out
 from phasewise.report.engine_view import render_calibration
 
-PROBING = "Probing"
-DEVICE = "Device"
+probing_option = in_panel("Probing")
+device_option = in_panel("Device")
 
 
 def calibrate(
     url: Annotated[str, typer.Argument(metavar="URL", help="The engine's own address, not a gateway's.")],
     *,
-    minutes: Annotated[float, typer.Option(help="Minutes to probe.", rich_help_panel=PROBING)] = 2.0,
+    minutes: Annotated[float, probing_option(help="Minutes to probe.")] = 2.0,
     listen: Annotated[
         bool,
-        typer.Option(
-            "--listen",
-            help="Send nothing: fit to live traffic. Requires the step recorder.",
-            rich_help_panel=PROBING,
-        ),
+        probing_option("--listen", help="Send nothing: fit to live traffic. Requires the step recorder."),
     ] = False,
     seed: Annotated[
-        int | None,
-        typer.Option(min=0, help="Repeat the probes of another calibration.", rich_help_panel=PROBING),
+        int | None, probing_option(min=0, help="Repeat the probes of another calibration.")
     ] = None,
     save: Annotated[
         Path | None,
-        typer.Option(
-            help="Save the costs to this file, for `phasewise diagnose --costs`.",
-            rich_help_panel=options.RESULT,
-        ),
+        options.result_option(help="Save the costs to this file, for `phasewise diagnose --costs`."),
     ] = None,
     as_json: options.AsJson = False,
     gpu: Annotated[
         str | None,
-        typer.Option(
+        device_option(
             help=f"The engine's device, to separate weights from overhead: {', '.join(ACCELERATORS)}. "
-            "(default: this CPU, if the engine runs on this machine and it has no GPU)",
-            rich_help_panel=DEVICE,
+            "(default: this CPU, if the engine runs on this machine and it has no GPU)"
         ),
     ] = None,
-    gpus: Annotated[
-        int, typer.Option(min=1, help="Number of devices that the engine uses.", rich_help_panel=DEVICE)
-    ] = 1,
+    gpus: Annotated[int, device_option(min=1, help="Number of devices that the engine uses.")] = 1,
     bandwidth_gbs: Annotated[
         float | None,
-        typer.Option(
-            min=1.0,
-            help="Memory bandwidth of each device in GB/s, if --gpu does not know it.",
-            rich_help_panel=DEVICE,
-        ),
+        device_option(min=1.0, help="Memory bandwidth of each device in GB/s, if --gpu does not know it."),
     ] = None,
     peak_tflops: Annotated[
         float | None,
-        typer.Option(
-            help="Arithmetic of each device in dense TFLOP/s, if --gpu does not know it.",
-            rich_help_panel=DEVICE,
-        ),
+        device_option(help="Arithmetic of each device in dense TFLOP/s, if --gpu does not know it."),
     ] = None,
     dtype: Annotated[
-        NumberFormat,
-        typer.Option(help="The engine's number format: what it was started with.", rich_help_panel=DEVICE),
+        NumberFormat, device_option(help="The engine's number format: what it was started with.")
     ] = NumberFormat.SIXTEEN_BIT,
     config: Annotated[
         str | None,
-        typer.Option(
-            help="The model's config.json, or a folder with one. (default: what the engine loaded)",
-            rich_help_panel=DEVICE,
+        device_option(
+            help="The model's config.json, or a folder with one. (default: what the engine loaded)"
         ),
     ] = None,
     model: options.Model = None,
@@ -124,7 +102,7 @@ def calibrate(
         weights_read_s = None if machine is None else machine.weights_read_s
         save_fit(save, replace(found.fit, weights_read_s=weights_read_s))
     if as_json:
-        typer.echo(orjson.dumps(found.to_dict(), option=orjson.OPT_INDENT_2).decode())
+        print_json(found.to_dict(), indented=True)
     else:
         out.print(render_calibration(found))
     if interrupted:
@@ -134,4 +112,4 @@ def calibrate(
 async def _calibrate(url: str, spec: CalibrateSpec) -> tuple[Calibration, bool]:
     interrupts = Interrupts()
     with interrupts.handled():
-        return await calibrate_with_view(url, spec, interrupts), interrupts.requested
+        return await interrupts.calibrate(url, spec), interrupts.requested

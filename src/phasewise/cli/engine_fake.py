@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
-from phasewise.cli.options import AsJson
+from phasewise.cli.options import AsJson, in_panel, print_json
 from phasewise.clients import event_loop
 from phasewise.clients.step_feed import PORT_OFFSET
 from phasewise.core.errors import UsageError
@@ -19,67 +18,45 @@ from phasewise.simulator.engine import EngineShape
 from phasewise.simulator.kv import Connector
 from phasewise.simulator.requests import PRESETS, preset
 
-LISTEN = "Processes"
-SPEED = "Speed"
-SHAPE = "Model and capacity"
+process_option = in_panel("Processes")
+speed_option = in_panel("Speed")
+shape_option = in_panel("Model and capacity")
 
 
 def fake(
-    count: Annotated[int, typer.Option(min=1, help="Number of engines.", rich_help_panel=LISTEN)] = 1,
+    count: Annotated[int, process_option(min=1, help="Number of engines.")] = 1,
     port: Annotated[
-        int,
-        typer.Option(
-            help="Port of the first engine; the others use the ports after it.", rich_help_panel=LISTEN
-        ),
+        int, process_option(help="Port of the first engine; the others use the ports after it.")
     ] = 9100,
-    host: Annotated[str, typer.Option(help="Address to listen on.", rich_help_panel=LISTEN)] = "127.0.0.1",
+    host: Annotated[str, process_option(help="Address to listen on.")] = "127.0.0.1",
     steps: Annotated[
-        bool,
-        typer.Option(
-            help="Also serve step records at each port + 10000, as the step recorder does.",
-            rich_help_panel=LISTEN,
-        ),
+        bool, process_option(help="Also serve step records at each port + 10000, as the step recorder does.")
     ] = True,
     as_json: AsJson = False,
     cost: Annotated[
-        str,
-        typer.Option(
-            "--preset", metavar="|".join(PRESETS), help="Speed profile of the steps.", rich_help_panel=SPEED
-        ),
+        str, speed_option("--preset", metavar="|".join(PRESETS), help="Speed profile of the steps.")
     ] = "fast",
-    slow: Annotated[
-        float, typer.Option(help="Multiply the time of every step by this.", rich_help_panel=SPEED)
-    ] = 1.0,
+    slow: Annotated[float, speed_option(help="Multiply the time of every step by this.")] = 1.0,
     jitter: Annotated[
-        float,
-        typer.Option(
-            help="Random variation of step times as a share; 0.1 is about 10%.", rich_help_panel=SPEED
-        ),
+        float, speed_option(help="Random variation of step times as a share; 0.1 is about 10%.")
     ] = 0.0,
-    seed: Annotated[
-        int, typer.Option(help="Seed of the jitter; each engine varies independently.", rich_help_panel=SPEED)
-    ] = 0,
-    model: Annotated[
-        str, typer.Option(help="Name of the model that they report.", rich_help_panel=SHAPE)
-    ] = DEFAULT_MODEL,
+    seed: Annotated[int, speed_option(help="Seed of the jitter; each engine varies independently.")] = 0,
+    model: Annotated[str, shape_option(help="Name of the model that they report.")] = DEFAULT_MODEL,
     max_model_len: Annotated[
-        int, typer.Option(help="Longest prompt plus answer, in tokens, as in vLLM.", rich_help_panel=SHAPE)
+        int, shape_option(help="Longest prompt plus answer, in tokens, as in vLLM.")
     ] = 8192,
     max_num_seqs: Annotated[
-        int,
-        typer.Option(help="Largest number of requests that run at once, as in vLLM.", rich_help_panel=SHAPE),
+        int, shape_option(help="Largest number of requests that run at once, as in vLLM.")
     ] = 256,
     max_num_batched_tokens: Annotated[
-        int, typer.Option(help="Largest number of tokens in one step, as in vLLM.", rich_help_panel=SHAPE)
+        int, shape_option(help="Largest number of tokens in one step, as in vLLM.")
     ] = 2048,
-    block_size: Annotated[int, typer.Option(help="Tokens per KV block.", rich_help_panel=SHAPE)] = 128,
-    total_blocks: Annotated[int, typer.Option(help="Number of KV blocks.", rich_help_panel=SHAPE)] = 364,
+    block_size: Annotated[int, shape_option(help="Tokens per KV block.")] = 128,
+    total_blocks: Annotated[int, shape_option(help="Number of KV blocks.")] = 364,
     kv_transfer: Annotated[
         bool,
-        typer.Option(
-            "--kv-transfer",
-            help="Let the engines transfer KV to each other, like vLLM's NIXL connector.",
-            rich_help_panel=SHAPE,
+        shape_option(
+            "--kv-transfer", help="Let the engines transfer KV to each other, like vLLM's NIXL connector."
         ),
     ] = False,
 ) -> None:
@@ -103,16 +80,15 @@ def fake(
         faults=(Fault(FaultKind.SLOW, factor=slow),) if slow != 1.0 else (),
         kv_transfer=Connector() if kv_transfer else None,
     )
-    event_loop.run(run_engines(count, config, _announce_json if as_json else _announce))
 
+    def announce(engines: list[FakeEngine]) -> None:
+        facts = [
+            {"url": engine.base_url, "steps_url": engine.steps_url, "model": engine.model}
+            for engine in engines
+        ]
+        if as_json:
+            print_json({"engines": facts})
+        else:
+            typer.echo("\n".join(engine.base_url for engine in engines))
 
-def _announce(engines: list[FakeEngine]) -> None:
-    for engine in engines:
-        typer.echo(engine.base_url)
-
-
-def _announce_json(engines: list[FakeEngine]) -> None:
-    facts = [
-        {"url": engine.base_url, "steps_url": engine.steps_url, "model": engine.model} for engine in engines
-    ]
-    typer.echo(json.dumps({"engines": facts}))
+    event_loop.run(run_engines(count, config, announce))

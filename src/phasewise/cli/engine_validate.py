@@ -16,15 +16,10 @@ import psutil
 import typer
 
 from phasewise import __version__
-from phasewise.benchmark.calibrate.calibrate import CalibrateSpec
-from phasewise.benchmark.calibrate.result import Calibration
 from phasewise.benchmark.compare.arms import FleetArm, fleets_in_turn, reject_occupied, running_fleets
-from phasewise.benchmark.run import BenchRun
-from phasewise.benchmark.session import RunSpec
 from phasewise.cli.engine import current_engine
-from phasewise.cli.measuring import calibrate_with_view, measure_with_view
-from phasewise.cli.options import AsJson
-from phasewise.cli.outputs import Interrupts, reject_unwritable, say
+from phasewise.cli.measuring import Interrupts
+from phasewise.cli.options import AsJson, reject_unwritable, say
 from phasewise.clients import event_loop
 from phasewise.clients.host import allow_many_streams, processor_name, usable_cores
 from phasewise.core.errors import ConfigError, PhasewiseError, UsageError
@@ -64,7 +59,7 @@ def validate(
     seed: Annotated[int, typer.Option(min=0, help="Repeat the requests of another run.")] = 1,
     output: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The report. (default: phasewise-validation- and the time, .json)"),
+        typer.Option(help="The report. (default: phasewise-validation- and the time, .json)"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -106,12 +101,6 @@ async def _validate(fleet: FleetConfig, steps: Sequence[str], minutes: float, se
     reject_occupied(fleet, this_machine(engine.device), running_fleets(home))
     began_s, run = time.monotonic(), None
 
-    async def measure(url: str, spec: RunSpec, label: str) -> BenchRun:
-        return await measure_with_view(url, spec, label, interrupts)
-
-    async def calibrate(url: str, spec: CalibrateSpec) -> Calibration:
-        return await calibrate_with_view(url, spec, interrupts)
-
     async def nothing(url: str) -> None:
         pass
 
@@ -122,8 +111,8 @@ async def _validate(fleet: FleetConfig, steps: Sequence[str], minutes: float, se
         try:
             async with fleets_in_turn(lambda file, name: FleetArm(file, name, say), nothing) as fleets:
                 run = ValidationRun(
-                    fleet, home, Path(scratch), seed, fleets, measure, calibrate, context_tokens,
-                    engine.device == "cpu", say, lambda: interrupts.requested,
+                    fleet, home, Path(scratch), seed, fleets, interrupts.measure, interrupts.calibrate,
+                    context_tokens, engine.device == "cpu", say, lambda: interrupts.requested,
                 )  # fmt: skip
                 await run.run(steps, 60 * minutes)
         except asyncio.CancelledError:

@@ -10,14 +10,22 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-import orjson
 import typer
 from rich.text import Text
 
+from phasewise.api.targets import ask, gateway_address
 from phasewise.benchmark.target import WORKERS_PATH, find_target
-from phasewise.cli.help_style import RESULT
-from phasewise.cli.options import AdminKey, AsJson, typed_options
-from phasewise.cli.outputs import reject_unwritable, say
+from phasewise.cli.options import (
+    AdminKey,
+    AsJson,
+    GatewayOption,
+    in_panel,
+    print_json,
+    reject_unwritable,
+    result_option,
+    say,
+    typed_options,
+)
 from phasewise.cli.request_list import (
     ListedOutcome,
     RankedBy,
@@ -28,18 +36,17 @@ from phasewise.cli.request_list import (
     read_requests,
     read_running,
 )
-from phasewise.cli.targets import GatewayOption, ask, gateway_address
 from phasewise.clients.http_client import HttpClient
 from phasewise.core.errors import ConfigError, PhasewiseError, UsageError
 from phasewise.core.timeline import Timeline
 from phasewise.core.timeline_record import to_record
 from phasewise.costs.roofline.model_config import architecture_of
-from phasewise.diagnosis.analysis.attribution import Logs, Readings, readings_of
+from phasewise.diagnosis.analysis.attribution import readings_of
 from phasewise.diagnosis.analysis.expectations import held
 from phasewise.diagnosis.analysis.request_life import RequestLife, life_of
 from phasewise.diagnosis.analysis.step_reading import StepReading
 from phasewise.diagnosis.diagnose import FIT_SEED
-from phasewise.diagnosis.gather.request_steps import RequestSteps, request_steps
+from phasewise.diagnosis.gather.request_steps import request_steps
 from phasewise.diagnosis.gather.target import QUICK, engines_in
 from phasewise.diagnosis.observed.observation import WatchedEngine
 from phasewise.diagnosis.predict.costs import fit_window
@@ -53,7 +60,7 @@ from phasewise.report.request.text import record, render, render_list
 from phasewise.report.request.words import ledger_of, where_the_time_went
 
 MOST_MATCHES = 20
-LIST = "With --list"
+list_option = in_panel("With --list")
 LIST_OPTIONS = {"--slowest", "--tenant", "--outcome", "--since", "--until", "--limit"}
 SEVERAL = 2
 """The exit code for an id that several requests have: as for other wrong usage."""
@@ -75,54 +82,36 @@ def explain(
     admin_key: AdminKey = None,
     html: Annotated[
         Path | None,
-        typer.Option(
-            "--html",
+        result_option(
             help="Draw the request's life on an HTML page: its steps, its KV cache; it opens offline.",
-            rich_help_panel=RESULT,
         ),
     ] = None,
     config: Annotated[
         str | None,
-        typer.Option(
+        result_option(
             help="With --html: the model's config.json, folder or name, for the bytes that steps read. "
-            "(default: what the engine says it loaded, if that is on this machine)",
-            rich_help_panel=RESULT,
+            "(default: what the engine says it loaded, if that is on this machine)"
         ),
     ] = None,
     as_json: AsJson = False,
-    listing: Annotated[
-        bool,
-        typer.Option("--list", help="List requests instead, the newest first.", rich_help_panel=LIST),
-    ] = False,
-    slowest: Annotated[
-        RankedBy | None,
-        typer.Option(help="The slowest by this figure first.", rich_help_panel=LIST),
-    ] = None,
-    tenant: Annotated[
-        str | None, typer.Option(help="Only requests of this tenant.", rich_help_panel=LIST)
-    ] = None,
+    listing: Annotated[bool, list_option("--list", help="List requests instead, the newest first.")] = False,
+    slowest: Annotated[RankedBy | None, list_option(help="The slowest by this figure first.")] = None,
+    tenant: Annotated[str | None, list_option(help="Only requests of this tenant.")] = None,
     outcome: Annotated[
-        ListedOutcome | None,
-        typer.Option(help="Only requests that ended so, or those that run now.", rich_help_panel=LIST),
+        ListedOutcome | None, list_option(help="Only requests that ended so, or those that run now.")
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option(
+        list_option(
             metavar="TIME",
             help="Only requests that ran at or after this time: 14:02, 14:02:30, 2026-01-31T14:02 (local "
             "time), or an age such as 15m. A time of day that is yet to come is yesterday's.",
-            rich_help_panel=LIST,
         ),
     ] = None,
     until: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME", help="Only requests that arrived at or before this time.", rich_help_panel=LIST
-        ),
+        str | None, list_option(metavar="TIME", help="Only requests that arrived at or before this time.")
     ] = None,
-    limit: Annotated[
-        int, typer.Option(min=1, max=2_000, help="How many to list at most.", rich_help_panel=LIST)
-    ] = 20,
+    limit: Annotated[int, list_option(min=1, max=2_000, help="How many to list at most.")] = 20,
 ) -> None:
     """Show where one request's time went, and why it went to its engine; or list requests.
 
@@ -151,15 +140,22 @@ def explain(
         _list_matches(found, request_id, gateway, as_json=as_json)
         raise typer.Exit(SEVERAL)
     engines = asyncio.run(_engines(found[0], url, admin_key))
-    steps = asyncio.run(request_steps(found[0], engines))
-    life = life_of(found[0], _readings(steps.logs))
+    life, missing = asyncio.run(life_and_steps(found[0], engines))
     if as_json:
-        typer.echo(orjson.dumps(_as_json(life, steps)).decode())
+        print_json(
+            {
+                "summary": where_the_time_went(life),
+                "ledger": asdict(ledger_of(life)),
+                "no_step_record": missing,
+                "timeline": to_record(life.timeline),
+                "terms": [asdict(row) for row in held(life.timeline)],
+            }
+        )
     else:
-        out.print(render(life, steps.missing))
+        out.print(render(life, missing))
     if html is not None:
         model = asyncio.run(model_shape(life.timeline, engines, config, home))
-        html.write_text(request_page(life, model, steps.missing), encoding="utf-8")
+        html.write_text(request_page(life, model, missing), encoding="utf-8")
         say(f"wrote {html}")
 
 
@@ -178,19 +174,18 @@ def _check_mode(ctx: typer.Context, request_id: str | None, *, listing: bool) ->
 
 
 def _not_found(request_id: str, url: str) -> ConfigError:
-    if request_id_from(request_id.encode()) is None:
-        return ConfigError(
-            f"the gateway has no record of request {request_id}",
-            hint="it keeps a client's x-request-id of at most 64 letters, digits, dots, colons, _ and -, and "
-            "ignores any other: take the x-request-id of the reply, or look for it in "
-            "`phasewise explain --list --since TIME`",
-        )
-    return ConfigError(
-        f"the gateway has no record of request {request_id}",
-        hint=f"{url} keeps the last finished requests, 10,000 unless gateway.keep_timelines says "
-        "otherwise, and none of a process that has ended; `phasewise explain --list` shows them, and those "
-        "that still run with --outcome running. A request that was answered 401 or 413 is not kept",
+    hint = (
+        f"{url} keeps the last finished requests, 10,000 unless gateway.keep_timelines says otherwise, and "
+        "none of a process that has ended; `phasewise explain --list` shows them, and those that still run "
+        "with --outcome running. A request that was answered 401 or 413 is not kept"
     )
+    if request_id_from(request_id.encode()) is None:
+        hint = (
+            "it keeps a client's x-request-id of at most 64 letters, digits, dots, colons, _ and -, and "
+            "ignores any other: take the x-request-id of the reply, or look for it in "
+            "`phasewise explain --list --since TIME`"
+        )
+    return ConfigError(f"the gateway has no record of request {request_id}", hint=hint)
 
 
 def _list_matches(
@@ -198,7 +193,7 @@ def _list_matches(
 ) -> None:
     """The requests that an id can mean, newest first."""
     if as_json:
-        typer.echo(orjson.dumps({"matches": [record(timeline) for timeline in found]}).decode())
+        print_json({"matches": [record(timeline) for timeline in found]})
     else:
         most = "or more " if len(found) == MOST_MATCHES else ""
         out.print(
@@ -226,7 +221,11 @@ async def life_and_steps(
 ) -> tuple[RequestLife, tuple[str, ...]]:
     """The life of a request with the steps that its engines still hold, and why there are none, if so."""
     steps = await request_steps(timeline, engines)
-    return life_of(timeline, _readings(steps.logs)), steps.missing
+    readings: dict[str, tuple[StepReading, ...]] = {}
+    for name, ranks in steps.logs.items():
+        alone = {name: ranks}  # an engine's steps are read with its own costs
+        readings |= readings_of(alone, fit_window(alone, np.random.default_rng(FIT_SEED)))
+    return life_of(timeline, readings), steps.missing
 
 
 async def _engines(timeline: Timeline, url: str, admin_key: str | None) -> tuple[WatchedEngine, ...]:
@@ -254,22 +253,3 @@ async def model_shape(
         if config is not None:
             raise
         return ModelShape(None, error.message)
-
-
-def _readings(logs: Logs) -> Readings:
-    """The records, each read with the costs of its own engine."""
-    readings: dict[str, tuple[StepReading, ...]] = {}
-    for name, ranks in logs.items():
-        alone = {name: ranks}
-        readings |= readings_of(alone, fit_window(alone, np.random.default_rng(FIT_SEED)))
-    return readings
-
-
-def _as_json(life: RequestLife, steps: RequestSteps) -> dict[str, object]:
-    return {
-        "summary": where_the_time_went(life),
-        "ledger": asdict(ledger_of(life)),
-        "no_step_record": list(steps.missing),
-        "timeline": to_record(life.timeline),
-        "terms": [asdict(row) for row in held(life.timeline)],
-    }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import secrets
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from urllib.parse import urlsplit
 import typer
 from pydantic import ValidationError
 
-from phasewise.cli.help_style import RESULT
+from phasewise.cli.options import in_panel, print_json, result_option, typed_options
 from phasewise.clients.engine_metrics import identify_engine
 from phasewise.clients.http_client import HttpClient, Timeouts, origin
 from phasewise.clients.key_file import key_or_its_file
@@ -45,11 +44,11 @@ from phasewise.gateway.processes.start import restart_gateway, start_gateway
 from phasewise.report.console import err, fail
 
 ASK_TIMEOUTS = Timeouts(connect_s=3.0, head_s=10.0, idle_s=10.0)
-LISTEN = "Listen"
-KEYS = "Keys"
-ANSWERS = "Answer cache"
-ENVOY = "Envoy"
-_WITH_A_FILE = {"targets", "restart", "endpoint_picker", "picker_port"}
+listen_option = in_panel("Listen")
+key_option = in_panel("Keys")
+answers_option = in_panel("Answer cache")
+envoy_option = in_panel("Envoy")
+_WITH_A_FILE = {"targets", "--restart", "--endpoint-picker", "--picker-port"}
 ADMIN_KEY_VARIABLE = "PHASEWISE_ADMIN_KEY"
 
 
@@ -70,66 +69,59 @@ def gateway(
             help="Engine addresses, such as http://127.0.0.1:8000, or one gateway file with all settings.",
         ),
     ] = None,
-    port: Annotated[int, typer.Option(help="Port to listen on.", rich_help_panel=LISTEN)] = 8080,
-    host: Annotated[str, typer.Option(help="Address to listen on.", rich_help_panel=LISTEN)] = "127.0.0.1",
+    port: Annotated[int, listen_option(help="Port to listen on.")] = 8080,
+    host: Annotated[str, listen_option(help="Address to listen on.")] = "127.0.0.1",
     api_key_file: Annotated[
         Path | None,
-        typer.Option(
+        key_option(
             help="File with one client key per line. Required to listen on other addresses than this "
-            "machine's.",
-            rich_help_panel=KEYS,
+            "machine's."
         ),
     ] = None,
     admin_key: Annotated[
         str | None,
-        typer.Option(
+        key_option(
             envvar=ADMIN_KEY_VARIABLE,
             callback=key_or_its_file,
             help="Key for the admin routes, or @FILE. (default: generated once and kept in a file)",
-            rich_help_panel=KEYS,
         ),
     ] = None,
     cache: Annotated[
         CacheMode,
-        typer.Option(
+        answers_option(
             help="Cache answers: `shadow` serves none and counts what it would serve (`phasewise cache "
-            "stats`), `serve` serves them.",
-            rich_help_panel=ANSWERS,
+            "stats`), `serve` serves them."
         ),
     ] = CacheMode.OFF,
     semantic: Annotated[
         bool,
-        typer.Option(
+        answers_option(
             "--semantic",
             help="With --cache: match questions semantically, with the embedding model minilm-l6. "
             "Other cache settings need a gateway file.",
-            rich_help_panel=ANSWERS,
         ),
     ] = False,
     restart: Annotated[
         bool,
-        typer.Option(
+        listen_option(
             "--restart",
             help="Replace the processes of the gateway at this address one by one, with the code and "
             "the file that are on disk now: no connection fails, and streams finish within drain_s.",
-            rich_help_panel=LISTEN,
         ),
     ] = False,
     endpoint_picker: Annotated[
         bool,
-        typer.Option(
+        envoy_option(
             "--endpoint-picker",
             help="Also place requests for Envoy, as an endpoint picker of the Gateway API Inference "
             "Extension. Needs the extra `envoy`.",
-            rich_help_panel=ENVOY,
         ),
     ] = False,
     picker_port: Annotated[
-        int, typer.Option(help="Port on which Envoy asks, by gRPC.", min=1, max=65535, rich_help_panel=ENVOY)
+        int, envoy_option(help="Port on which Envoy asks, by gRPC.", min=1, max=65535)
     ] = 9002,
     as_json: Annotated[
-        bool,
-        typer.Option("--json", help="Print addresses and files as one JSON object.", rich_help_panel=RESULT),
+        bool, result_option("--json", help="Print addresses and files as one JSON object.")
     ] = False,
 ) -> None:
     """Serve one OpenAI-compatible address in front of running engines, and time every phase.
@@ -139,7 +131,7 @@ def gateway(
     """
     targets = targets or []
     asked_at = picker_port if endpoint_picker else None
-    if asked_at is None and _is_typed(ctx, "picker_port"):
+    if asked_at is None and "--picker-port" in typed_options(ctx):
         raise typer.BadParameter("--picker-port requires --endpoint-picker")
     if restart:
         with _usage_errors():
@@ -162,7 +154,23 @@ def gateway(
     source = GatewaySource(
         given=file.model_dump_json(), api_key_file=None if api_key_file is None else str(api_key_file)
     )
-    _announce(file, key_file, as_json, asked_at)
+    where = f"${ADMIN_KEY_VARIABLE}" if key_file is None else str(key_file)
+    if as_json:
+        print_json(
+            {
+                "url": f"{gateway_url(file.gateway)}/v1",
+                "endpoint_picker": None if asked_at is None else picker_address(file.gateway, asked_at),
+                "admin_key": where,
+                "workers": [worker.model_dump(mode="json") for worker in workers],
+            }
+        )
+    else:
+        for worker in workers:
+            if worker.model != UNKNOWN_MODEL:  # of the others a warning was printed
+                steps = "with step records" if worker.steps_url else "without step records"
+                text = f"{worker.name}: {worker.url} serves {worker.model}, {steps}"
+                err.print(text, markup=False, soft_wrap=True)
+        _announce(file.gateway, where, asked_at)
     with _usage_errors():
         start_gateway(file, source, home, asked_at)
 
@@ -185,12 +193,12 @@ def _restart(targets: list[str], host: str, port: int) -> None:
             hint="start it without --restart; one that another user started, or with another PHASEWISE_HOME, "
             "is restarted there",
         )
-    restart_gateway(there[-1], _report_progress)
 
+    def report(progress: RestartProgress) -> None:
+        if not progress.error:
+            err.print(f"replaced {progress.replaced} of {progress.of}", markup=False)
 
-def _report_progress(progress: RestartProgress) -> None:
-    if not progress.error:
-        err.print(f"replaced {progress.replaced} of {progress.of}", markup=False)
+    restart_gateway(there[-1], report)
 
 
 def _is_file(target: str) -> bool:
@@ -200,11 +208,11 @@ def _is_file(target: str) -> bool:
 def _serve_file(path: Path, ctx: typer.Context, admin_key: str | None, picker_port: int | None) -> None:
     """Serve as a file says. Exit code 2 shows the parent process that the file is wrong."""
     home = _home()
-    elsewhere = [each for each in ctx.command.params if each.name not in _WITH_A_FILE]
-    typed = [each.opts[0] for each in elsewhere if _is_typed(ctx, each.name or "")]
     with _usage_errors():
-        if typed:
-            raise UsageError(f"{', '.join(typed)} was given together with {path}", hint="set it in the file")
+        if typed := typed_options(ctx) - _WITH_A_FILE:
+            raise UsageError(
+                f"{', '.join(sorted(typed))} was given together with {path}", hint="set it in the file"
+            )
         file = load_gateway_file(path)
         config = file.gateway
         _reject_taken_ports(config.host, config.port, f"gateway.port in {path}", picker_port)
@@ -214,7 +222,7 @@ def _serve_file(path: Path, ctx: typer.Context, admin_key: str | None, picker_po
                 key = admin_key or _kept_admin_key(home)[0]
                 source = replace(source, admin_key_sha256=key_sha256(key))
         file = source.with_admin_key(file)
-        _announce_file(file.gateway, _where_the_key_is(config, admin_key, home), picker_port)
+        _announce(file.gateway, _where_the_key_is(config, admin_key, home), picker_port)
         start_gateway(file, source, home, picker_port)
 
 
@@ -248,11 +256,6 @@ def _reject_taken_ports(host: str, port: int, setting: str, picker_port: int | N
         wanted.append(WantedPort(picker_port, host, "the endpoint picker", other))
     # Whoever opened listeners for this gateway listens at its port.
     reject_taken_ports(wanted[1:] if "LISTEN_FDS" in os.environ else wanted)
-
-
-def _is_typed(ctx: typer.Context, name: str) -> bool:
-    source = ctx.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
 
 
 def _cache_config(mode: CacheMode, semantic: bool) -> CacheConfig | None:
@@ -340,36 +343,12 @@ def _where_the_key_is(in_file: GatewayConfig, admin_key: str | None, home: Path 
     return "" if home is None else str(run_folder(home) / LONE_GATEWAY_KEY)
 
 
-def _announce_file(config: GatewayConfig, key: str, picker_port: int | None) -> None:
+def _announce(config: GatewayConfig, key: str, picker_port: int | None) -> None:
     closed = "none, because it could not be kept: admin routes are closed"
     if config.log.format == "text":  # whoever reads the log as JSON reads nothing else there
-        _announce_picker(config, picker_port)
+        if picker_port is not None:
+            how = "without TLS" if config.tls is None else "with TLS"
+            text = f"endpoint picker: {picker_address(config, picker_port)} (gRPC {how})"
+            err.print(text, markup=False, soft_wrap=True)
         err.print(f"admin key: {key if config.admin_key_sha256 else closed}", markup=False, soft_wrap=True)
     typer.echo(f"{gateway_url(config)}/v1")
-
-
-def _announce_picker(config: GatewayConfig, port: int | None) -> None:
-    if port is not None:
-        how = "without TLS" if config.tls is None else "with TLS"
-        text = f"endpoint picker: {picker_address(config, port)} (gRPC {how})"
-        err.print(text, markup=False, soft_wrap=True)
-
-
-def _announce(file: GatewayFile, key_file: Path | None, as_json: bool, picker_port: int | None) -> None:
-    address = gateway_url(file.gateway)
-    where = f"${ADMIN_KEY_VARIABLE}" if key_file is None else str(key_file)
-    if as_json:
-        workers = [worker.model_dump(mode="json") for worker in file.workers]
-        picker = None if picker_port is None else picker_address(file.gateway, picker_port)
-        reported = {"url": f"{address}/v1", "endpoint_picker": picker, "admin_key": where, "workers": workers}
-        typer.echo(json.dumps(reported))
-        return
-    for worker in file.workers:
-        if worker.model == UNKNOWN_MODEL:
-            continue  # the warning has said so
-        steps = "with step records" if worker.steps_url else "without step records"
-        text = f"{worker.name}: {worker.url} serves {worker.model}, {steps}"
-        err.print(text, markup=False, soft_wrap=True)
-    _announce_picker(file.gateway, picker_port)
-    err.print(f"admin key: {where}", markup=False, soft_wrap=True)
-    typer.echo(f"{address}/v1")

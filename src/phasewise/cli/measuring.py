@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
 import re
 import shlex
+import signal
 import sys
 import time
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from phasewise import __version__
 from phasewise.benchmark.calibrate.calibrate import CalibrateSpec, Course, calibrate
@@ -17,51 +22,91 @@ from phasewise.benchmark.generator import LoadGenerator
 from phasewise.benchmark.run import BenchRun
 from phasewise.benchmark.session import RunSpec, measure
 from phasewise.benchmark.workload.presets import Shape
-from phasewise.cli.outputs import Interrupts
 from phasewise.report.bench.measured import status, workload_in_words
 from phasewise.report.console import live_line
 
 
-async def measure_with_view(url: str, spec: RunSpec, label: str, interrupts: Interrupts) -> BenchRun:
-    """Measure with live progress. Ctrl-C ends a running measurement early and cancels one that is not yet
-    running.
+@dataclass(slots=True)
+class Interrupts:
+    """Measures with live progress, and turns Ctrl-C into an orderly end.
 
-    It may also come after the last reply, while the engine's record is read. The run is whole then, and
-    counts as cut short, so that nothing more is measured.
+    A run is stopped and returns what it has. Anything else, such as preparing prompts or starting a fleet, is
+    cancelled; a caller with results checks `forgives` and returns them.
     """
-    generators: list[LoadGenerator] = []
 
-    def started(generator: LoadGenerator) -> None:
-        generators.append(generator)
-        interrupts.running = generator
+    requested: bool = False
+    running: LoadGenerator | Course | None = None
+    _task: asyncio.Task[Any] | None = field(default=None, init=False)
 
-    def words() -> str:
-        return status(generators[0].progress() if generators else None)
+    @contextmanager
+    def handled(self, *others: signal.Signals) -> Iterator[None]:
+        """Handle Ctrl-C, and `others` in the same way, for the current task within the block.
 
-    try:
-        async with live_line(label, words, sys.stderr):
-            run = await measure(url, spec, started)
-        return replace(run, cut_short=run.cut_short or interrupts.requested)
-    finally:
-        interrupts.running = None
+        Signals that are ignored stay ignored: under nohup a run outlives its terminal.
+        """
+        loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        handled = [signal.SIGINT, *(each for each in others if signal.getsignal(each) is not signal.SIG_IGN)]
+        for each in handled:
+            loop.add_signal_handler(each, self._stop)
+        try:
+            yield
+        finally:
+            for each in handled:
+                loop.remove_signal_handler(each)
 
+    def forgives(self) -> bool:
+        """Whether a cancellation came from Ctrl-C; if so it is cleared, and the task may continue."""
+        if self.requested and self._task is not None:
+            self._task.uncancel()
+        return self.requested
 
-async def calibrate_with_view(url: str, spec: CalibrateSpec, interrupts: Interrupts) -> Calibration:
-    """Calibrate with live progress. Ctrl-C fits what was measured so far, a second one aborts."""
-    course = Course()
-    interrupts.running = course
+    async def measure(self, url: str, spec: RunSpec, label: str) -> BenchRun:
+        """Measure with live progress. Ctrl-C ends a running measurement early and cancels one that is not yet
+        running.
 
-    def words() -> str:
-        seen = course.progress
-        if seen is None:
-            return "asking the engine"
-        return f"{seen.elapsed_s:.0f} of {seen.budget_s:.0f} s, {seen.done}"
+        It may also come after the last reply, while the engine's record is read. The run is whole then, and
+        counts as cut short, so that nothing more is measured.
+        """
+        generators: list[LoadGenerator] = []
 
-    try:
-        async with live_line("calibrating", words, sys.stderr):
-            return await calibrate(url, spec, course)
-    finally:
-        interrupts.running = None
+        def started(generator: LoadGenerator) -> None:
+            generators.append(generator)
+            self.running = generator
+
+        def words() -> str:
+            return status(generators[0].progress() if generators else None)
+
+        try:
+            async with live_line(label, words, sys.stderr):
+                run = await measure(url, spec, started)
+            return replace(run, cut_short=run.cut_short or self.requested)
+        finally:
+            self.running = None
+
+    async def calibrate(self, url: str, spec: CalibrateSpec) -> Calibration:
+        """Calibrate with live progress. Ctrl-C fits what was measured so far, a second one aborts."""
+        course = Course()
+        self.running = course
+
+        def words() -> str:
+            seen = course.progress
+            if seen is None:
+                return "asking the engine"
+            return f"{seen.elapsed_s:.0f} of {seen.budget_s:.0f} s, {seen.done}"
+
+        try:
+            async with live_line("calibrating", words, sys.stderr):
+                return await calibrate(url, spec, course)
+        finally:
+            self.running = None
+
+    def _stop(self) -> None:
+        again, self.requested = self.requested, True
+        if self.running is not None and not again:
+            self.running.stop()
+        elif self._task is not None:
+            self._task.cancel()
 
 
 # --- The facts about a run that its report shows.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -12,7 +11,7 @@ from typing import Annotated
 import typer
 
 from phasewise.cli.engine import EnginePython, current_engine
-from phasewise.cli.options import AsJson
+from phasewise.cli.options import AsJson, print_json
 from phasewise.clients.embedding_folder import EMBEDDING_MODELS, EmbeddingModel, embedding_folder, is_whole
 from phasewise.core.errors import UsageError
 from phasewise.fleet.config import phasewise_home
@@ -47,7 +46,9 @@ def fetch_command(
     started_s = time.monotonic()
     folder, there = _known(name, home)
     if gguf:
-        folder = _known_gguf(name, home)
+        if name not in DEMO_MODELS:
+            raise UsageError(f"{name} has no GGUF file", hint=f"these have: {', '.join(DEMO_MODELS)}")
+        folder = gguf_file(name, home)
         there = folder.is_file()
     changed = again or not there
     if changed and gguf:
@@ -56,7 +57,7 @@ def fetch_command(
         _fetch(name, home, engine_python)
     if as_json:
         took_s = round(time.monotonic() - started_s, 1)
-        typer.echo(json.dumps({"model": name, "path": str(folder), "changed": changed, "took_s": took_s}))
+        print_json({"model": name, "path": str(folder), "changed": changed, "took_s": took_s})
     else:
         out.print(f"{name} {'is ready' if changed else 'already exists'}: {folder}", soft_wrap=True)
 
@@ -78,7 +79,7 @@ def list_command(as_json: AsJson = False) -> None:
             }
             for alias, model in known.items()
         ]
-        typer.echo(json.dumps({"models": models}))
+        print_json({"models": models})
         return
     for alias, model in known.items():
         folder, there = found[alias]
@@ -91,12 +92,6 @@ def fetch_gguf_here(name: str, home: Path) -> None:
     with StageLines() as progress:
         log = logs_folder(home) / "model-fetch.log"
         fetch_gguf(DEMO_MODELS[name], home, Path(sys.executable), log, progress)
-
-
-def _known_gguf(name: str, home: Path) -> Path:
-    if name not in DEMO_MODELS:
-        raise UsageError(f"{name} has no GGUF file", hint=f"these have: {', '.join(DEMO_MODELS)}")
-    return gguf_file(name, home)
 
 
 def _fetch(name: str, home: Path, engine_python: Path | None) -> None:

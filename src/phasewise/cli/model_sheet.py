@@ -1,67 +1,93 @@
-"""`phasewise model sheet`: what a model needs on a device, phase by phase, with every formula."""
+"""`phasewise model sheet` and `phasewise levers`: what a model needs on a device, and which lever helps."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from inspect import signature
+from typing import Annotated, Any
 
 import typer
 
+from phasewise.api.load_options import takes
 from phasewise.api.model_sheet import CUSTOM, model_sheet
-from phasewise.cli.options import AsJson, SloText
+from phasewise.cli.options import AsJson, SloText, in_panel, print_json
 from phasewise.core.errors import UsageError
 from phasewise.costs.roofline.accelerators import ACCELERATORS, ASSUMPTION_MEANINGS
+from phasewise.costs.roofline.deployment import Deployment
 from phasewise.costs.roofline.precision import KvDtype, WeightScheme
+from phasewise.planning.lever_guide import MODELLED_ON, guide_rows, typical_deployment
 from phasewise.report.console import out
-from phasewise.report.modelled import render_sheet
+from phasewise.report.modelled import guide_facts, render_guide, render_sheet
+
+device_option = in_panel("Device")
+traffic_option = in_panel("Traffic")
+serving_option = in_panel("Serving")
+
+OPTIONS: Mapping[str, Any] = {
+    "config": Annotated[
+        str,
+        typer.Argument(
+            help="A config.json, a folder with one, a known model, or the hub id of a downloaded model."
+        ),
+    ],
+    "gpu": Annotated[str, device_option(help=f"{', '.join(ACCELERATORS)}, or {CUSTOM}.")],
+    "gpus": Annotated[
+        int, device_option(min=1, help="Number of devices that share every layer (tensor parallel).")
+    ],
+    "peak_tflops": Annotated[float | None, device_option(help="Custom device: dense 16-bit TFLOP/s.")],
+    "peak_8bit_tflops": Annotated[
+        float | None,
+        device_option(help="Custom device: dense int8 and fp8 TFLOP/s. (default: not supported)"),
+    ],
+    "bandwidth_gbs": Annotated[float | None, device_option(help="Custom device: memory bandwidth, GB/s.")],
+    "memory_gb": Annotated[float | None, device_option(help="Custom device: memory size, GB.")],
+    "link_gbs": Annotated[
+        float | None, device_option(help="Custom device: bandwidth to its neighbours, GB/s one way.")
+    ],
+    "price_per_hour": Annotated[
+        float | None, device_option(min=0.0, help="Price of one device per hour, in dollars.")
+    ],
+    "assume": Annotated[
+        list[str] | None,
+        device_option(metavar="NAME=VALUE", help=f"Replace an assumption: {', '.join(ASSUMPTION_MEANINGS)}."),
+    ],
+    "weights": Annotated[
+        WeightScheme | None, serving_option(help="Precision of the weights. (default: the checkpoint's)")
+    ],
+    "kv_dtype": Annotated[KvDtype, serving_option(help="Data type of the KV cache.")],
+    "chunk_tokens": Annotated[
+        int | None,
+        serving_option(min=1, help="Largest number of tokens in a step. (default: vLLM's on this device)"),
+    ],
+    "max_num_seqs": Annotated[
+        int | None,
+        serving_option(
+            min=1, help="Largest number of requests that run at once. (default: vLLM's on this device)"
+        ),
+    ],
+    "prompt_tokens": Annotated[int, traffic_option(min=1, help="Tokens per prompt.")],
+    "cached_tokens": Annotated[
+        int, traffic_option(min=0, help="Prompt tokens that are in the prefix cache.")
+    ],
+    "output_tokens": Annotated[int, traffic_option(min=2, help="Tokens per answer.")],
+    "context": Annotated[
+        int | None,
+        traffic_option(
+            min=1, help="Context length of the decode table. (default: the prompt plus half the answer)"
+        ),
+    ],
+    "rate": Annotated[
+        float | None, traffic_option(help="Calculate the replicas for this many requests per second.")
+    ],
+    "slo": SloText,
+}
+"""The parameters of `model_sheet` as arguments and options."""
 
 
-def sheet(
-    config: Config,
-    *,
-    gpu: Gpu = "H100",
-    gpus: Gpus = 1,
-    peak_tflops: PeakTflops = None,
-    peak_8bit_tflops: Peak8BitTflops = None,
-    bandwidth_gbs: BandwidthGbs = None,
-    memory_gb: MemoryGb = None,
-    link_gbs: LinkGbs = None,
-    price_per_hour: PricePerHour = None,
-    assume: Assume = None,
-    weights: Weights = None,
-    kv_dtype: KvNumbers = KvDtype.SIXTEEN_BIT,
-    chunk_tokens: ChunkTokens = None,
-    max_num_seqs: MaxNumSeqs = None,
-    prompt_tokens: PromptTokens = 2000,
-    cached_tokens: CachedTokens = 0,
-    output_tokens: OutputTokens = 300,
-    context: Context = None,
-    rate: Rate = None,
-    slo: SloText = "",
-    as_json: AsJson = False,
-) -> None:
+@takes([each.replace(annotation=OPTIONS[name]) for name, each in signature(model_sheet).parameters.items()])
+def sheet(*, as_json: AsJson = False, **asked: Any) -> None:  # noqa: ANN401 - what `model_sheet` takes
     """Calculate what a model needs on a device: KV cache, TTFT, TPOT, bottlenecks, capacity, price."""
-    made = model_sheet(
-        config,
-        gpu=gpu,
-        gpus=gpus,
-        peak_tflops=peak_tflops,
-        peak_8bit_tflops=peak_8bit_tflops,
-        bandwidth_gbs=bandwidth_gbs,
-        memory_gb=memory_gb,
-        link_gbs=link_gbs,
-        price_per_hour=price_per_hour,
-        assume=_assumed(assume or []),
-        weights=weights,
-        kv_dtype=kv_dtype,
-        chunk_tokens=chunk_tokens,
-        max_num_seqs=max_num_seqs,
-        prompt_tokens=prompt_tokens,
-        cached_tokens=cached_tokens,
-        output_tokens=output_tokens,
-        context=context,
-        rate=rate,
-        slo=slo,
-    )
+    made = model_sheet(**asked | {"assume": _assumed(asked["assume"] or [])})
     if as_json:
         typer.echo(made.to_json())
     else:
@@ -81,94 +107,41 @@ def _assumed(pairs: list[str]) -> dict[str, float]:
     return given
 
 
-# --- The options of `phasewise model sheet`.
+USUAL_GPU = "H100"
 
-DEVICE = "Device"
-TRAFFIC = "Traffic"
-HOW = "Serving"
 
-Config = Annotated[
-    str,
-    typer.Argument(
-        help="A config.json, a folder with one, a known model, or the hub id of a downloaded model."
-    ),
-]
-Gpu = Annotated[str, typer.Option(help=f"{', '.join(ACCELERATORS)}, or {CUSTOM}.", rich_help_panel=DEVICE)]
-Gpus = Annotated[
-    int,
-    typer.Option(
-        min=1, help="Number of devices that share every layer (tensor parallel).", rich_help_panel=DEVICE
-    ),
-]
-PeakTflops = Annotated[
-    float | None,
-    typer.Option(help="Custom device: dense 16-bit TFLOP/s.", rich_help_panel=DEVICE),
-]
-Peak8BitTflops = Annotated[
-    float | None,
-    typer.Option(
-        "--peak-8bit-tflops",
-        help="Custom device: dense int8 and fp8 TFLOP/s. (default: not supported)",
-        rich_help_panel=DEVICE,
-    ),
-]
-BandwidthGbs = Annotated[
-    float | None, typer.Option(help="Custom device: memory bandwidth, GB/s.", rich_help_panel=DEVICE)
-]
-MemoryGb = Annotated[
-    float | None, typer.Option(help="Custom device: memory size, GB.", rich_help_panel=DEVICE)
-]
-LinkGbs = Annotated[
-    float | None,
-    typer.Option(help="Custom device: bandwidth to its neighbours, GB/s one way.", rich_help_panel=DEVICE),
-]
-PricePerHour = Annotated[
-    float | None,
-    typer.Option(min=0.0, help="Price of one device per hour, in dollars.", rich_help_panel=DEVICE),
-]
-Assume = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME=VALUE",
-        help=f"Replace an assumption: {', '.join(ASSUMPTION_MEANINGS)}.",
-        rich_help_panel=DEVICE,
-    ),
-]
-Weights = Annotated[
-    WeightScheme | None,
-    typer.Option(help="Precision of the weights. (default: the checkpoint's)", rich_help_panel=HOW),
-]
-KvNumbers = Annotated[KvDtype, typer.Option(help="Data type of the KV cache.", rich_help_panel=HOW)]
-ChunkTokens = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Largest number of tokens in a step. (default: vLLM's on this device)",
-        rich_help_panel=HOW,
-    ),
-]
-MaxNumSeqs = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Largest number of requests that run at once. (default: vLLM's on this device)",
-        rich_help_panel=HOW,
-    ),
-]
-PromptTokens = Annotated[int, typer.Option(min=1, help="Tokens per prompt.", rich_help_panel=TRAFFIC)]
-CachedTokens = Annotated[
-    int, typer.Option(min=0, help="Prompt tokens that are in the prefix cache.", rich_help_panel=TRAFFIC)
-]
-OutputTokens = Annotated[int, typer.Option(min=2, help="Tokens per answer.", rich_help_panel=TRAFFIC)]
-Context = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Context length of the decode table. (default: the prompt plus half the answer)",
-        rich_help_panel=TRAFFIC,
-    ),
-]
-Rate = Annotated[
-    float | None,
-    typer.Option(help="Calculate the replicas for this many requests per second.", rich_help_panel=TRAFFIC),
-]
+def levers(
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL",
+            help="A config.json, a folder, a known name or a Hugging Face id. (default: an 8B model)",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    gpu: Annotated[str, typer.Option(help=f"The device to model: {', '.join(ACCELERATORS)}.")] = USUAL_GPU,
+    gpus: Annotated[int, typer.Option(min=1, help="GPUs per engine.")] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Show which lever helps which phase and why, modelled on your model. No engine is needed.
+
+    To measure a lever, compare a fleet with it off and on: `phasewise compare FLEET --set LEVER=VALUE`.
+    """
+    deployment, name = _deployment(model, gpu, gpus)
+    rows = guide_rows(deployment)
+    if as_json:
+        print_json(guide_facts(rows, name), indented=True)
+    else:
+        out.print(render_guide(rows, name))
+
+
+def _deployment(model: str | None, gpu: str, gpus: int) -> tuple[Deployment, str]:
+    """The model on the device, and both in words."""
+    if model is None and (gpu, gpus) == (USUAL_GPU, 1):
+        return typical_deployment(), MODELLED_ON
+    if model is None:
+        raise UsageError("--gpu and --gpus need a model", hint="name one: `phasewise levers MODEL`")
+    asked = model_sheet(model, gpu=gpu, gpus=gpus).asked
+    fits = "" if asked.deployment.fits else ", whose memory is too small for it: try more --gpus"
+    return asked.deployment, f"{asked.name} on {gpus} x {gpu}{fits}"

@@ -1,51 +1,48 @@
-"""The options that more than one command has, and the help panels that they stand in."""
+"""The options that more than one command has, the panels of the help, and what commands print and write."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import orjson
 import typer
 
-from phasewise.cli import help_style
+from phasewise.cli.groups import RESULTS
 from phasewise.clients.key_file import key_or_its_file
-from phasewise.core.errors import UsageError
+from phasewise.core import timeline_record
+from phasewise.core.errors import ConfigError, UsageError
+from phasewise.core.timeline import Timeline
+from phasewise.report.console import err
 
-WHEN = "Load"
-WHAT = "Requests"
-SERVER = "Server"
-RESULT = help_style.RESULT
-DIAGNOSIS = "Diagnosis"
-SEVERAL = "Several runs"
+
+def in_panel(panel: str) -> Callable[..., Any]:
+    """`typer.Option` for the options of one panel of the help."""
+    return partial(typer.Option, rich_help_panel=panel)
+
+
+load_option = in_panel("Load")
+request_option = in_panel("Requests")
+server_option = in_panel("Server")
+result_option = in_panel(RESULTS)
+diagnosis_option = in_panel("Diagnosis")
+series_option = in_panel("Several runs")
 
 Model = Annotated[
-    str | None,
-    typer.Option(help="The model of the requests. (default: the first one served)", rich_help_panel=SERVER),
+    str | None, server_option(help="The model of the requests. (default: the first one served)")
 ]
 ApiKey = Annotated[
     str | None,
-    typer.Option(
-        envvar="PHASEWISE_API_KEY",
-        help="API key, sent as a bearer token.",
-        show_envvar=True,
-        rich_help_panel=SERVER,
-    ),
+    server_option(envvar="PHASEWISE_API_KEY", help="API key, sent as a bearer token.", show_envvar=True),
 ]
-SloText = Annotated[
-    str,
-    typer.Option("--slo", help="Latency objectives, such as ttft=500ms,tpot=50ms.", rich_help_panel=RESULT),
-]
-Timeout = Annotated[float, typer.Option(help="Timeout of one request, in seconds.", rich_help_panel=SERVER)]
-AsJson = Annotated[
-    bool, typer.Option("--json", help="Print the result as one JSON object.", rich_help_panel=RESULT)
-]
+SloText = Annotated[str, result_option(help="Latency objectives, such as ttft=500ms,tpot=50ms.")]
+Timeout = Annotated[float, server_option(help="Timeout of one request, in seconds.")]
+AsJson = Annotated[bool, result_option("--json", help="Print the result as one JSON object.")]
 HtmlPage = Annotated[
     Path | None,
-    typer.Option(
-        "--html",
-        help="Write an HTML page with charts to this file; it opens offline.",
-        rich_help_panel=RESULT,
-    ),
+    result_option(help="Write an HTML page with charts to this file; it opens offline."),
 ]
 
 
@@ -54,31 +51,31 @@ HtmlPage = Annotated[
 
 AdminKey = Annotated[
     str | None,
-    typer.Option(
-        "--admin-key",
+    server_option(
         envvar="PHASEWISE_ADMIN_KEY",
         callback=key_or_its_file,
         help="The gateway's admin key, or @FILE. (default: found for a gateway on this machine)",
-        rich_help_panel=SERVER,
     ),
 ]
 StepsUrl = Annotated[
     str | None,
-    typer.Option(
-        help="Address of the engine's step recorder. (default: the engine's port + 10000)",
-        rich_help_panel=SERVER,
-    ),
+    server_option(help="Address of the engine's step recorder. (default: the engine's port + 10000)"),
 ]
 Costs = Annotated[
     Path | None,
-    typer.Option(
-        "--costs",
-        metavar="FILE",
+    diagnosis_option(
         help="Step costs, as saved by `phasewise engine calibrate URL --save FILE`. "
         "(default: fitted to the window's own steps)",
-        rich_help_panel=DIAGNOSIS,
     ),
 ]
+
+
+_WHICH = "The gateway's address, its fleet file or its gateway file. (default: the one that runs here)"
+Timelines = Annotated[
+    Path | None, result_option(help="Write the timeline of every request to this file (NDJSON).")
+]
+GatewayOption = Annotated[str | None, typer.Option(metavar="URL|FILE.YAML", help=_WHICH)]
+GatewayArgument = Annotated[str | None, typer.Argument(metavar="GATEWAY", help=_WHICH, show_default=False)]
 
 
 def typed_options(ctx: typer.Context) -> set[str]:
@@ -93,3 +90,34 @@ def reject_typed_beside(ctx: typer.Context, option: str, allowed: set[str]) -> N
         raise UsageError(
             f"{option} was given together with {', '.join(ignored)}", hint=f"remove what {option} ignores"
         )
+
+
+def print_json(facts: object, *, indented: bool = False) -> None:
+    """Print the result of a command as one JSON object."""
+    typer.echo(orjson.dumps(facts, option=orjson.OPT_INDENT_2 if indented else None).decode())
+
+
+def say(words: str) -> None:
+    """A line on stderr, for what happens during a command and which files it wrote."""
+    err.print(words, style="dim", soft_wrap=True, markup=False)
+
+
+def reject_unwritable(option: str, path: Path | None) -> None:
+    """ConfigError if a file cannot be written; the file is not changed."""
+    if path is None:
+        return
+    is_new = not path.exists()
+    try:
+        path.open("ab").close()
+    except OSError as error:
+        raise ConfigError(
+            f"{option} {path} cannot be written ({error.strerror})", hint="give another file"
+        ) from error
+    if is_new:
+        path.unlink()
+
+
+def write_timelines(path: Path | None, timelines: Iterable[Timeline]) -> None:
+    """Write a line for each request, if a file for them was given."""
+    if path is not None:
+        path.write_bytes(b"".join(timeline_record.encode(timeline) + b"\n" for timeline in timelines))

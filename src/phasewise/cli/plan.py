@@ -7,15 +7,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Unpack
 
-import orjson
-import typer
 import yaml
 
 from phasewise.api.call import seed_or_random
 from phasewise.api.load_options import LoadArguments, LoadOptions
-from phasewise.cli import options, simulated_engines
+from phasewise.cli import options, simulate
 from phasewise.cli.load_options import load_options
-from phasewise.cli.outputs import reject_unwritable, say
+from phasewise.cli.options import print_json, reject_unwritable, say
 from phasewise.core.errors import UsageError
 from phasewise.core.units import share
 from phasewise.fleet.config.fleet import DEMO_MODEL
@@ -32,47 +30,39 @@ FEWEST_REQUESTS = 100
 
 
 @load_options(
+    LoadOptions,
     f"Number of requests. (default: those of {LEAST_S:g} s, at least {LEAST_REQUESTS}; all of a trace)",
     FEWEST_REQUESTS,
     {"concurrency"},
 )
 def plan(
     *,
-    costs: simulated_engines.StepTimes = None,
-    model: simulated_engines.ModelConfig = None,
-    gpu: simulated_engines.Gpu = None,
-    gpus: simulated_engines.Gpus = None,
-    kv_tokens: simulated_engines.KvTokens = None,
-    link_gbs: simulated_engines.LinkGbs = 25.0,
+    costs: simulate.StepTimes = None,
+    model: simulate.ModelConfig = None,
+    gpu: simulate.Gpu = None,
+    gpus: simulate.Gpus = None,
+    kv_tokens: simulate.KvTokens = None,
+    link_gbs: simulate.LinkGbs = 25.0,
     most_engines: Annotated[
-        int,
-        typer.Option(
-            min=2, max=MOST_ENGINES, help="Look no further than this.", rich_help_panel=options.SEVERAL
-        ),
+        int, options.series_option(min=2, max=MOST_ENGINES, help="Look no further than this.")
     ] = MOST_ENGINES,
-    draws: simulated_engines.Draws = 10,
+    draws: simulate.Draws = 10,
     scan: Annotated[
         bool,
-        typer.Option(
-            help="Also find from which load and prompt length on disaggregation pays.",
-            rich_help_panel=options.SEVERAL,
-        ),
+        options.series_option(help="Also find from which load and prompt length on disaggregation pays."),
     ] = True,
     attainment: Annotated[
-        float,
-        typer.Option(help="The share of requests that must meet the --slo.", rich_help_panel=options.RESULT),
+        float, options.result_option(help="The share of requests that must meet the --slo.")
     ] = 0.95,
     price_per_hour: Annotated[
         float | None,
-        typer.Option(
+        options.result_option(
             min=0.0,
             help="Of one device; with --costs, of one engine. (default: prices are counted in engines)",
-            rich_help_panel=options.RESULT,
         ),
     ] = None,
     save: Annotated[
-        Path | None,
-        typer.Option(help="Write a fleet file for the chosen fleet.", rich_help_panel=options.RESULT),
+        Path | None, options.result_option(help="Write a fleet file for the chosen fleet.")
     ] = None,
     as_json: options.AsJson = False,
     **load_arguments: Unpack[LoadArguments],
@@ -85,7 +75,7 @@ def plan(
         )
     load = LoadOptions.of(load_arguments, FEWEST_REQUESTS)
     objectives = load.objectives()
-    engine, origin = simulated_engines.engine_figures(costs, model, gpu, gpus, kv_tokens, link_gbs)
+    engine, origin = simulate.engine_figures(costs, model, gpu, gpus, kv_tokens, link_gbs)
     source, requests = load.source(say), load.requests
     if load.rate is None and load.trace is None:
         raise UsageError("how much traffic is to be served?", hint="give --rate or --trace")
@@ -96,7 +86,7 @@ def plan(
     goal = Goal(objectives, attainment)
     trials = CandidateTrials(engine, traffic, goal, block_tokens_of(source), seed, _progress)
     per_hour = 1.0 if price_per_hour is None else price_per_hour * (gpus or 1)
-    with simulated_engines.ended_by_ctrl_c():
+    with simulate.ended_by_ctrl_c():
         found = make_plan(trials, per_hour, draws, most_engines, scans=scan)
     if save is not None:
         fleet = found.chosen.candidate.fleet(model or DEMO_MODEL, None if model is None else gpus or 1)
@@ -113,7 +103,7 @@ def plan(
             "priced_in": "engines" if price_per_hour is None else "dollars",
             **found.to_dict(),
         }
-        typer.echo(orjson.dumps(facts, option=orjson.OPT_INDENT_2).decode())
+        print_json(facts, indented=True)
     else:
         out.print(render_plan(found, goal, origin, priced=price_per_hour is not None))
         out.print(f"--seed {seed} repeats this plan to the bit", soft_wrap=True)

@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from urllib.parse import urlencode
 
-import orjson
-import typer
 from rich.text import Text
 
-from phasewise.cli.targets import ask
+from phasewise.api.targets import ask
+from phasewise.cli.options import print_json
 from phasewise.clients.http_client import Reply
 from phasewise.clients.timeline_feed import (
     MOST_HELD,
@@ -43,19 +42,21 @@ class RankedBy(StrEnum):
     E2E = "e2e"
 
 
-_NAMES = {RankedBy.TTFT: "TTFT", RankedBy.TPOT: "TPOT", RankedBy.STALL: "stall", RankedBy.E2E: "total time"}
-_SECONDS = {
-    RankedBy.TTFT: ttft_s,
-    RankedBy.TPOT: tpot_s,
-    RankedBy.STALL: longest_stall_s,
-    RankedBy.E2E: took_s,
+_RANKS: dict[RankedBy, tuple[str, Callable[[Timeline], float | None], str]] = {
+    RankedBy.TTFT: ("TTFT", ttft_s, "only streamed answers with content have one"),
+    RankedBy.TPOT: (
+        "TPOT",
+        tpot_s,
+        "only streamed answers of two or more tokens that ended well have one",
+    ),
+    RankedBy.STALL: (
+        "stall",
+        longest_stall_s,
+        "no gap between chunks was four times its stream's median and at least 50 ms",
+    ),
+    RankedBy.E2E: ("total time", took_s, "only requests that generate text have one"),
 }
-_WHO_HAS_NONE = {
-    RankedBy.TTFT: "only streamed answers with content have one",
-    RankedBy.TPOT: "only streamed answers of two or more tokens that ended well have one",
-    RankedBy.STALL: "no gap between chunks was four times its stream's median and at least 50 ms",
-    RankedBy.E2E: "only requests that generate text have one",
-}
+"""The name of each figure, how it is read, and who has none."""
 
 
 class ListedOutcome(StrEnum):
@@ -69,15 +70,8 @@ class ListedOutcome(StrEnum):
     RUNNING = "running"
 
 
-_OUTCOMES = {
-    ListedOutcome.OK: Outcome.SUCCEEDED,
-    ListedOutcome.FAILED: Outcome.FAILED,
-    ListedOutcome.CANCELLED: Outcome.CANCELLED,
-    ListedOutcome.TIMED_OUT: Outcome.TIMED_OUT,
-    ListedOutcome.REJECTED: Outcome.REJECTED,
-    ListedOutcome.RUNNING: Outcome.UNFINISHED,
-}
-
+_OUTCOMES = {ListedOutcome.OK: Outcome.SUCCEEDED, ListedOutcome.RUNNING: Outcome.UNFINISHED}
+"""The outcomes that are listed under another name."""
 
 _AGES = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
@@ -130,7 +124,7 @@ class ListQuery:
         fitting = [timeline for timeline in timelines if self._fits(timeline)]
         if self.slowest is None:
             return sorted(fitting, key=lambda timeline: -timeline.started_unix_s)[: self.limit]
-        seconds_of = _SECONDS[self.slowest]
+        _, seconds_of, _ = _RANKS[self.slowest]
         timed = [
             (seconds, timeline)
             for timeline in fitting
@@ -141,7 +135,7 @@ class ListQuery:
     def _fits(self, timeline: Timeline) -> bool:
         return (
             (self.tenant is None or timeline.tenant == self.tenant)
-            and (self.outcome is None or timeline.outcome is _OUTCOMES[self.outcome])
+            and (self.outcome is None or timeline.outcome == _OUTCOMES.get(self.outcome, self.outcome))
             and (self.since_s is None or timeline.started_unix_s + timeline.ended_s >= self.since_s)
             and (self.until_s is None or timeline.started_unix_s <= self.until_s)
         )
@@ -171,9 +165,9 @@ def list_requests(
     """Print the requests of a query; `gateway` is how the user named the one at this URL."""
     found = asyncio.run(_found(url, admin_key, query))
     if as_json:
-        typer.echo(orjson.dumps({"requests": [record(timeline) for timeline in found]}).decode())
+        print_json({"requests": [record(timeline) for timeline in found]})
     elif found:
-        order = "newest first" if query.slowest is None else f"longest {_NAMES[query.slowest]} first"
+        order = "newest first" if query.slowest is None else f"longest {_RANKS[query.slowest][0]} first"
         what = "running" if query.running else "finished"
         out.print(render_list(found, f"{what} requests, {order}", out.width, query.slowest))
         if not query.running:
@@ -249,7 +243,8 @@ async def _why_none(url: str, admin_key: str | None, query: ListQuery) -> str:
     if query.needs_all and await read_requests(url, admin_key, limit=1):
         return f"no request to list: none that {url} keeps fits all options."
     if slowest is not None and await read_requests(url, admin_key, tenant=tenant, limit=1):
-        return f"no request to list: none that {url} keeps has a {_NAMES[slowest]}; {_WHO_HAS_NONE[slowest]}."
+        name, _, who_has_none = _RANKS[slowest]
+        return f"no request to list: none that {url} keeps has a {name}; {who_has_none}."
     if tenant is not None and await read_requests(url, admin_key, limit=1):
         return f"no request to list: none that {url} keeps is of tenant {tenant}."
     running = dict(checked(await ask(url, "GET", f"{OPEN_PATH}?limit=0", admin_key), url).headers)

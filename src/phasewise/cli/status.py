@@ -1,23 +1,31 @@
-"""`phasewise status`: the fleets and gateways of this user on this machine, and whether they serve."""
+"""`phasewise status` and `phasewise down`: show the fleets and gateways that run here, or stop a fleet."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
+import time
 from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from phasewise.cli.options import AsJson
+from phasewise.cli.options import AsJson, print_json
+from phasewise.core.errors import FleetError
+from phasewise.core.units import duration
 from phasewise.fleet.config import phasewise_home
-from phasewise.fleet.local.gateway_run import GatewayState, WorkerReport, living_gateways, lone_gateways
+from phasewise.fleet.local.gateway_run import WorkerReport, living_gateways, lone_gateways
 from phasewise.fleet.local.run_files import RunPaths, fleet_names, read_state
-from phasewise.fleet.local.state import FleetState, ProcessIdentity
-from phasewise.fleet.local.stop import checked, supervisor_lives
+from phasewise.fleet.local.state import FleetState, ProcessStage
+from phasewise.fleet.local.stop import checked, stop_fleet, supervisor_lives
 from phasewise.report.console import err, out
-from phasewise.report.fleet_view import print_gateway, print_members, print_troubled, state_as_json
+from phasewise.report.fleet_view import (
+    print_gateway,
+    print_members,
+    print_troubled,
+    stage_words,
+    state_as_json,
+)
 
 
 def status(
@@ -37,11 +45,9 @@ def status(
     recorded = [state for each in names if (state := read_state(RunPaths(home, each))) is not None]
     gateways = living_gateways(home)
     lone = lone_gateways(gateways, recorded) if name is None else []
-    by_process: dict[ProcessIdentity | None, GatewayState] = {
-        gateway.process: gateway for gateway in gateways
-    }
+    workers_of = {gateway.process: gateway.workers for gateway in gateways}
     fleets = [
-        (fleet, () if (gateway := by_process.get(fleet.gateway.process)) is None else gateway.workers)
+        (fleet, workers_of.get(process, ()) if (process := fleet.gateway.process) is not None else ())
         for fleet in asyncio.run(_check_all(recorded))
     ]
     if as_json:
@@ -49,7 +55,7 @@ def status(
             "fleets": [_facts(fleet, of_fleet) for fleet, of_fleet in fleets],
             "gateways": [gateway.model_dump(mode="json") for gateway in lone],
         }
-        typer.echo(json.dumps(found))
+        print_json(found)
     else:
         for fleet, of_fleet in fleets:
             _print(fleet)
@@ -88,3 +94,49 @@ def _print(fleet: FleetState) -> None:
         if fleet.failure.hint:
             out.print(f"hint: {fleet.failure.hint}", markup=False, soft_wrap=True)
     print_members(fleet)
+
+
+def down(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME", help="The fleet's name. Required when several run.", show_default=False
+        ),
+    ] = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Stop a fleet and everything it started. Exit code 1 when none runs."""
+    home = phasewise_home(os.environ)
+    state = _chosen([RunPaths(home, each) for each in ([name] if name else fleet_names(home))], name)
+    began_s = time.monotonic()
+    announced = False
+
+    def announce_draining(seen: FleetState) -> None:
+        nonlocal announced
+        if seen.gateway.stage is ProcessStage.DRAINING and not announced:
+            announced = True
+            words = f"gateway: {stage_words(seen.gateway)}; a second `phasewise down` does not wait"
+            err.print(words, markup=False, soft_wrap=True)
+
+    stop_fleet(RunPaths(home, state.name), state, announce_draining)
+    took_s = time.monotonic() - began_s
+    if as_json:
+        print_json({"name": state.name, "stopped": True, "took_s": round(took_s, 1)})
+    else:
+        out.print(f"fleet {state.name} is stopped ({duration(took_s)})")
+
+
+def _chosen(candidates: list[RunPaths], name: str | None) -> FleetState:
+    states = [state for paths in candidates if (state := read_state(paths)) is not None]
+    if not states:
+        raise FleetError(
+            f"no fleet{f' named {name}' if name else ''} runs here",
+            hint="list what runs with `phasewise status`",
+        )
+    if len(states) > 1:
+        names = ", ".join(state.name for state in states)
+        raise FleetError(
+            f"several fleets run here: {names}", hint=f"choose one: `phasewise down {states[0].name}`"
+        )
+    return states[0]

@@ -14,16 +14,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-import orjson
 import typer
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from phasewise.api.targets import subject_of
+from phasewise.api.targets import gateway_address, subject_of
 from phasewise.cli.explain import explained
-from phasewise.cli.options import AdminKey, StepsUrl
-from phasewise.cli.targets import gateway_address
+from phasewise.cli.options import AdminKey, StepsUrl, print_json
 from phasewise.core.errors import EngineUnreachable, PhasewiseError
 from phasewise.core.slo import parse_slo
 from phasewise.diagnosis.gather.live_feed import engine_snapshots, gateway_snapshots
@@ -137,7 +135,7 @@ async def _print(viewer: _Viewer, choices: LiveChoices, *, once: bool, as_json: 
         if once and number < WHOLE_AFTER:
             continue
         if as_json:
-            typer.echo(orjson.dumps(snapshot).decode())
+            print_json(snapshot)
         else:
             out.print(render(snapshot, replace(choices, subject=viewer.subject, selected=-1), out.width))
         if once:

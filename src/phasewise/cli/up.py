@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -16,6 +15,7 @@ import typer
 from phasewise.benchmark import demo_traffic
 from phasewise.cli.engine import EnginePython, current_engine
 from phasewise.cli.model import fetch_gguf_here
+from phasewise.cli.options import print_json
 from phasewise.core.errors import EngineStartFailed, FleetError, UsageError
 from phasewise.fleet.config import (
     LLAMA_CPP,
@@ -27,7 +27,7 @@ from phasewise.fleet.config import (
     load_fleet,
     phasewise_home,
 )
-from phasewise.fleet.engines.environment import EngineEnvironment, device_for, reject_missing_llama_cpp
+from phasewise.fleet.engines.environment import device_for, reject_missing_llama_cpp
 from phasewise.fleet.engines.known_models import fleet_model, gguf_file
 from phasewise.fleet.local.placement import this_machine
 from phasewise.fleet.local.plan import FleetPlan, MemberPlan, ProcessPlan, plan_fleet
@@ -99,7 +99,7 @@ def up(
         ),
     ] = False,
     timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", min=1.0, help="Seconds that the start may take.")
+        float, typer.Option(min=1.0, help="Seconds that the start may take.")
     ] = DEFAULT_TIMEOUT_S,
     engine_python: EnginePython = None,
     as_json: Annotated[
@@ -127,7 +127,9 @@ def up(
     reject_missing_llama_cpp(fleet)
     if demo and not gguf_file(fleet.model, home).is_file():
         fetch_gguf_here(fleet.model, home)
-    plan = _plan(fleet, current_engine(engine_python) if fleet.has(VLLM) else None, home)
+    engine = current_engine(engine_python) if fleet.has(VLLM) else None
+    served = fleet_model(fleet, home, os.environ)
+    plan = plan_fleet(fleet, engine, served, this_machine(device_for(engine)), home)
     if demo:
         plan = plan.model_copy(update={"traffic": _demo_traffic(plan)})
     reject_taken_ports(wanted_ports(plan))
@@ -137,11 +139,6 @@ def up(
         _run_detached(plan, timeout, as_json)
     else:
         _run_here(plan, timeout, as_json)
-
-
-def _plan(fleet: FleetConfig, engine: EngineEnvironment | None, home: Path) -> FleetPlan:
-    served = fleet_model(fleet, home, os.environ)
-    return plan_fleet(fleet, engine, served, this_machine(device_for(engine)), home)
 
 
 def _demo_traffic(plan: FleetPlan) -> MemberPlan:
@@ -218,7 +215,7 @@ def _follow_until_ready(plan: FleetPlan, supervisor: subprocess.Popen[bytes]) ->
 
 def _announce(state: FleetState, as_json: bool, how_to_stop: str) -> None:
     if as_json:
-        typer.echo(json.dumps(state_as_json(state)))
+        print_json(state_as_json(state))
     else:
         print_ready(state, how_to_stop)
     out.file.flush()
