@@ -155,7 +155,7 @@ def stream_rows(stream: StreamSummary) -> tuple[LedgerRow, ...]:
     prompts_s = min(stream.chunk_excess_s or 0.0, stream.tpot_mean_s - step_s)
     rows = (
         LedgerRow("decode steps", step_s, source, "--decode"),
-        LedgerRow("other requests' prefill", prompts_s, source, "--prefill"),
+        LedgerRow("other requests' prefill", prompts_s, source, "--prefill-others"),
     )
     return with_rest(rows, stream.tpot_mean_s - step_s - prompts_s)
 
@@ -168,14 +168,14 @@ def token_rows(ledger: TokenLedger, *, recorded: bool) -> tuple[LedgerRow, ...]:
     steps, fit = FactSource.STEP_RECORD if recorded else FactSource.ENGINE_REPORT, FactSource.FIT
     split = (
         ("decode step at batch 1", ledger.floor_s, fit, "--decode"),
-        ("added by batching", ledger.batch_s, fit, "--prefill-others"),
+        ("added by batching", ledger.batch_s, fit, "--decode-fill"),
         ("reading the KV cache", ledger.kv_read_s, fit, "--kv-transfer"),
     )
     whole = (("decode steps", ledger.step_s, steps, "--decode"),)
     known = all(seconds is not None for _, seconds, _, _ in split)
     rows = (
         *(split if known else whole),
-        ("other requests' prefill", ledger.prompts_s, steps, "--prefill"),
+        ("other requests' prefill", ledger.prompts_s, steps, "--prefill-others"),
         ("preempted", ledger.preempted_s, steps, "--earlier-attempts"),
         ("engine paused", ledger.paused_s, steps, "--client-lag"),
         ("client did not read", ledger.client_s, FactSource.GATEWAY, "--gateway-wait"),
