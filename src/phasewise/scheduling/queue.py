@@ -1,6 +1,6 @@
 """Requests that wait for a slot on a worker, by model: bounded, shared out fairly between tenants.
 
-Each tenant has a line of its own, in the order of aged priorities. Only request_flow writes it.
+Each tenant has a line of its own, in the order of aged priorities. A freed slot lets the next one in.
 """
 
 from __future__ import annotations
