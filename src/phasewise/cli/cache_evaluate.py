@@ -64,7 +64,7 @@ def read_pairs(path: Path) -> list[QuestionPair]:
         if lacking := [column for column in COLUMNS if not found.get(column)]:
             raise ConfigError(
                 f"{path}, line {number}: {lacking[0]} is empty",
-                hint="add a value or delete this row; a question may not contain a tab",
+                hint="columns are separated by tabs: add a value or delete this row; a question has no tab",
             )
         duplicate = _DUPLICATE.get(found["duplicate"].lower())
         if duplicate is None:

@@ -67,6 +67,12 @@ def test_a_client_key_does_not_open_the_admin_routes():
     assert rejected(door.check_admin, None).kind is RejectionKind.UNAUTHENTICATED
 
 
+def test_without_an_admin_key_the_admin_routes_are_closed_and_say_how_to_open_them():
+    error = rejected(authenticator().check_admin, b"Bearer anything")
+    assert error.kind is RejectionKind.FORBIDDEN
+    assert "admin_key_sha256" in str(error)
+
+
 async def test_metrics_ask_for_their_key_if_there_is_one():
     options = {"metrics_key_sha256": key_sha256("scraper"), "api_keys": [{"sha256": key_sha256("client")}]}
     async with running_engines(1) as engines, running_gateway(engines, **options) as gateway:

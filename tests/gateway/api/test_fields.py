@@ -12,6 +12,7 @@ from phasewise.core.request import Endpoint
 from phasewise.core.request_fields import FIELDS_ON
 from phasewise.gateway.api.body_checks import DEEPEST, MEDIUM_AS_TEXT_BYTES
 from phasewise.gateway.api.fields import (
+    ALLOWED_FIELDS,
     ENGINE_CONTROLS,
     parse_body,
     request_id_from,
@@ -218,6 +219,11 @@ def test_a_limit_beyond_all_answers_outweighs_nobody():
 @pytest.mark.parametrize("messages", [None, 7, [7], [{}], [{"content": None}], [{"content": {"a": 1}}]])
 def test_strange_messages_are_the_engines_to_judge(messages):
     assert parse({"model": "m", "messages": messages}).model == "m"
+
+
+def test_no_engine_control_is_allowed():
+    for allowed in ALLOWED_FIELDS.values():
+        assert not allowed & ENGINE_CONTROLS
 
 
 def test_each_endpoint_has_its_own_fields():

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
+import sys
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -65,6 +67,31 @@ async def test_the_result_is_the_same_as_here_without_the_fields(large, fields):
     assert read.parsed == replace(here, fields={}, text=prompt_text(Endpoint.CHAT, here.fields))
     assert read.hashes == READER.hashing.hashes(Endpoint.CHAT, here.fields, b"salt")
     assert read.lookup.identity == READER.entrance.enter(Endpoint.CHAT, here.fields, USUAL, "a").identity
+
+
+@pytest.mark.parametrize("read_where", ["here", "aside"])
+async def test_a_rejected_body_is_not_kept_until_garbage_is_collected(process, read_where):
+    body = bytes(bytearray(orjson.dumps({**orjson.loads(LONG), "kv_transfer_params": {}})))
+    bodies, asked = Bodies(READER), Unread(Endpoint.CHAT, body, USUAL, "a", None)
+    bodies.helper = process
+    gc.collect()
+    gc.disable()
+    try:
+        known = sys.getrefcount(body)
+        if read_where == "here":
+            assert isinstance(read_aside(READER, asked).found, RequestRejected)
+        else:
+            assert await is_rejected(bodies, asked)
+        assert sys.getrefcount(body) == known
+    finally:
+        gc.enable()
+
+
+async def is_rejected(bodies, asked):
+    try:
+        await bodies.read(asked, later())
+    except RequestRejected:
+        return True
 
 
 async def test_a_rejection_says_what_it_would_say_here(large):

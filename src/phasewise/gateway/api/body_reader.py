@@ -97,13 +97,18 @@ def read_aside(reader: BodyReader, unread: Unread) -> ReadAside:
     try:
         found = reader.read(unread, weights.append)
     except RequestRejected as rejection:
-        found = rejection
+        found = _without_frames(rejection)
     took_s = time.thread_time() - began_s
     if isinstance(found, Read):
         text = prompt_text(unread.endpoint, found.parsed.fields)
         upstream_body = b"" if found.parsed.upstream_body == unread.body else found.parsed.upstream_body
         found.parsed = replace(found.parsed, fields={}, text=text, upstream_body=upstream_body)
     return ReadAside(found, weights[0] if weights else None, took_s)
+
+
+def _without_frames(rejection: RequestRejected) -> RequestRejected:
+    """The same error; one that a local variable of a frame in its own traceback names would keep the body."""
+    return RequestRejected(rejection.kind, rejection.message, param=rejection.param, hint=rejection.hint)
 
 
 class Bodies:
@@ -166,7 +171,7 @@ class Bodies:
             self.times.note(read.weight, read.took_s)
         found = read.found
         if isinstance(found, RequestRejected):
-            raise found
+            raise _without_frames(found)
         if not found.parsed.upstream_body:
             found.parsed = replace(found.parsed, upstream_body=unread.body)
         return found

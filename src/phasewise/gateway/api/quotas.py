@@ -39,8 +39,11 @@ class ProcessQuotas:
         """The request has ended."""
         self._book.settle(lease, used_tokens, time.monotonic())
 
-    def go_on_from(self, key_id: str, requests_full_in_us: int, tokens_full_in_us: int, at_s: float) -> None:
-        """Count this key from buckets that another counter left like this at a time of `time.monotonic`."""
+    def go_on_from(self, key_id: str, take: Take, waits: Waits, at_s: float) -> None:
+        """Count this key from where a store was that answered this at a time of `time.monotonic`."""
+        passed = over_limit(*waits) is None
+        requests_full_in_us = bucket_full_in_us(waits[0], take.request_cost_us, passed)
+        tokens_full_in_us = bucket_full_in_us(waits[1], take.token_cost_us, passed)
         self._book.go_on_from(key_id, requests_full_in_us, tokens_full_in_us, at_s)
 
     async def start(self) -> None:
@@ -106,7 +109,7 @@ class SharedQuotas:
         self._degraded = True
         self._open: dict[str, _SharedLease] = {}
         self._last: dict[str, tuple[Take, Waits, float]] = {}
-        """The store's last answer for each key, and when it came."""
+        """The store's last answer for each key, and when it came: counting alone begins there."""
         self._asked: deque[_Asked] = deque()
         # Bounded, because the store may stay down: a slot that is not released is free when its lease ends.
         self._settlements: deque[Settle] = deque(maxlen=MAX_KEPT_SETTLEMENTS)
@@ -155,6 +158,8 @@ class SharedQuotas:
                 return answer
         if self._rejects:
             return NotCounted(TRY_AGAIN_EVERY_S)
+        if (last := self._last.pop(key_id, None)) is not None:
+            self._alone.go_on_from(key_id, *last)
         return await self._alone.take(key_id, limits, tokens)
 
     def settle(self, lease: Lease, used_tokens: int | None) -> None:
@@ -255,18 +260,17 @@ class SharedQuotas:
         operations: list[Operation] = [*settlements, *renewals, *(one.take for one in asked)]
         try:
             answers = await self._store.perform(operations, self._deadline_s)
-            counted = [_known(waits) for waits in answers[len(operations) - len(asked) :]]
+            counted = [_counted_as(waits) for waits in answers[len(operations) - len(asked) :]]
         except Exception as error:
             # Any error: every waiting request must get an answer.
             self._went_down(_why(error), [*settlements, *(one.take for one in asked)])
             for one in asked:
                 _leave_uncounted(one)
         else:
-            for one, waits in zip(asked, counted, strict=True):
-                self._counted(one, waits)
+            for one, (waits, rejection) in zip(asked, counted, strict=True):
+                self._counted(one, waits, rejection)
 
-    def _counted(self, asked: _Asked, waits: Waits) -> None:
-        rejection = over_limit(*waits)
+    def _counted(self, asked: _Asked, waits: Waits, rejection: OverLimit | None) -> None:
         self._last[asked.take.key_id] = asked.take, waits, time.monotonic()
         if rejection is None:
             self._open[asked.take.lease_id] = asked.opens
@@ -280,14 +284,6 @@ class SharedQuotas:
     def _went_down(self, why: str, sent: Sequence[Take | Settle]) -> None:
         self._degraded = True
         self._report_down(why)
-        for key_id, (take, waits, at_s) in self._last.items():
-            passed = over_limit(*waits) is None
-            full_in_us = (
-                bucket_full_in_us(waits[0], take.request_cost_us, passed),
-                bucket_full_in_us(waits[1], take.token_cost_us, passed),
-            )
-            self._alone.go_on_from(key_id, *full_in_us, at_s)
-        self._last.clear()
         # It is unknown whether these arrived. A slot may be released twice, but not a charge.
         self._settlements.extend(Settle(one.key_id, one.lease_id, 0, 0) for one in sent)
         while self._asked:
@@ -298,10 +294,11 @@ class SharedQuotas:
         logger.warning("%s: %s until it does", why, rule)
 
 
-def _known(waits: Waits | None) -> Waits:
+def _counted_as(waits: Waits | None) -> tuple[Waits, OverLimit | None]:
+    """Raises TypeError for what is no answer to a request."""
     if waits is None:
         raise TypeError("the store returned no waits for a request")
-    return waits
+    return waits, over_limit(*waits)
 
 
 def _why(error: Exception) -> str:

@@ -211,6 +211,8 @@ def _trade_off(
     x = axis("throughput, output tokens/s", [rate for _, rate in known], from_zero=False)
     series = [level(f"SLO {bound(bound_s)}", scale.of(bound_s), x)]
     for percentile, readings in lines.items():
+        if not readings:
+            continue
         title, colour = f"{name} {percentile}", colours[percentile]
         placed = tuple((rate, scale.of(value)) for _, rate, value, _ in readings)
         spreads = tuple((rate, scale.of(low), rate, scale.of(high)) for _, rate, _, (low, high) in readings)

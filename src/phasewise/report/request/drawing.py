@@ -203,7 +203,7 @@ def kv_cache(steps: Sequence[DrawnStep], prompt_tokens: int, from_cache_tokens: 
                 tuple(
                     ChartSeries(name, colour, Mark.BOXES, tuple(boxes))
                     for name, (colour, boxes) in kinds.items()
-                    if from_cache_tokens or colour != "--cache-look-up"
+                    if boxes and (from_cache_tokens or colour != "--cache-look-up")
                 ),
             ),
         ),
