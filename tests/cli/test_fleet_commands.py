@@ -82,7 +82,8 @@ def test_up_says_that_it_chose_the_dtype_and_why(tmp_path, monkeypatch, dtype):
     plan = make_plan(tmp_path).model_copy(update={"dtype": dtype})
     monkeypatch.setenv("PHASEWISE_HOME", str(tmp_path))
     monkeypatch.setattr(up, "current_engine", lambda given: None)
-    monkeypatch.setattr(up, "_plan", lambda *given: plan)
+    monkeypatch.setattr(up, "fleet_model", lambda *given: None)
+    monkeypatch.setattr(up, "plan_fleet", lambda *given: plan)
     monkeypatch.setattr(up, "_run_detached", lambda *given: None)
     said = CliRunner().invoke(app, ["up", "--detach"])
     assert said.exit_code == 0, said.exception
