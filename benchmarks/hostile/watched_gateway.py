@@ -19,7 +19,7 @@ from pathlib import Path
 from phasewise.fleet.config import load_gateway_file
 from phasewise.gateway.app import build_app
 from phasewise.gateway.overload import LOOK_EVERY_S, OverloadWatch
-from phasewise.gateway.processes.child import GatewayServer, server_config
+from phasewise.gateway.processes.child import GatewayServer, collect_rarely, server_config
 from phasewise.gateway.processes.supervisor import listen
 
 EVERY_S = 0.005
@@ -84,6 +84,7 @@ def main() -> None:
     app = build_app(gateway)
     try:
         server = GatewayServer(server_config(gateway, app), app.edge, app.gateway.pipeline.start)
+        collect_rarely()
         server.run(list(listen(gateway.gateway.host, gateway.gateway.port)))
     finally:
         counts = {"turn": stalls.turn, "wall": stalls.wall, "callback": stalls.callback}

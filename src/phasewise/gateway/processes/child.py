@@ -81,11 +81,7 @@ def serve_as_ordered(order: ProcessOrder) -> None:
     app = _app(order, file)
     config = server_config(file, app)
     reloader = app.allow_reload(file, order.source.read, order.source.watched, in_force_file(folder))
-    # Objects built so far live until the end, so the collector skips them. It rarely scans thousands of open
-    # streams, which stalls all of them for tens of milliseconds: requests leave no reference cycles.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*COLLECT_AFTER)
+    collect_rarely()
 
     for descriptor in (*order.listeners, order.lifeline, order.reports):
         os.set_inheritable(descriptor, False)
@@ -120,6 +116,15 @@ def serve_as_ordered(order: ProcessOrder) -> None:
         if app.start_error is None:
             raise
         raise app.start_error from None
+
+
+def collect_rarely() -> None:
+    """Let the garbage collector skip what was built so far, which lives until the end, and rarely scan
+    thousands of open streams, which stalls all of them: requests leave no reference cycles.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*COLLECT_AFTER)
 
 
 def _app(order: ProcessOrder, file: GatewayFile) -> GatewayApp:
