@@ -1,10 +1,8 @@
-"""A stored answer looks like an engine's, in both forms, at once or paced, and is timed as what it is."""
+"""A stored answer looks like an engine's, in both forms, comes at once, and is timed as what it is."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from dataclasses import replace
 
 import orjson
 import pytest
@@ -22,7 +20,6 @@ from phasewise.fleet.config import CacheConfig
 from phasewise.gateway.answer_cache.response_writer import LONGEST_PIECE, Frames, pieces_of
 from phasewise.simulator.engine import EngineShape
 from tests.gateway.harness import chat_body, events_of, eventually, request_id_of, running_gateway
-from tests.gateway.server.test_client_timeouts import connected, head_of
 from tests.gateway.upstream.test_resumption import completion_text_of, text_of
 
 USAGE = {"include_usage": True}
@@ -162,62 +159,6 @@ async def test_a_client_that_asks_gets_the_timing_of_a_hit(engine):
     assert comment.startswith(b": phasewise ttft_ms=")
     assert b" cache_look_up_ms=" in comment
     assert done == b"data: [DONE]"
-
-
-async def test_a_paced_stream_takes_as_long_as_its_tokens(engine):
-    cache = CacheConfig(mode="serve", replay_tokens_per_s=200.0)
-    async with running_gateway([engine], cache=cache) as gateway:
-        body, first, _ = await stored(gateway, engine)
-        begun_s = time.monotonic()
-        again = await gateway.fetch("POST", "/v1/chat/completions", body)
-        took_s = time.monotonic() - begun_s
-        timeline = await gateway.timeline(request_id_of(again))
-    text = text_of(events_of(first.body))
-    assert text_of(events_of(again.body)) == text
-    chunks = len(pieces_of(text))
-    assert took_s >= (chunks - 1) / chunks * timeline["out"] / 200.0
-    assert len(timeline["content"]) == chunks
-
-
-async def test_a_client_that_leaves_a_paced_stream_ends_it(engine):
-    cache = CacheConfig(mode="serve", replay_tokens_per_s=1_000.0)
-    async with running_gateway([engine], cache=cache) as gateway:
-        body, _, _ = await stored(gateway, engine)
-        gateway.app.gateway.pipeline._driver.found._replay_tokens_per_s = 1.0
-        async with connected(gateway) as (reader, writer):
-            data = orjson.dumps(body)
-            writer.write(head_of(data, b"x-request-id: left") + data)
-            await reader.readuntil(b"[{")
-        timeline = await gateway.timeline_of_client("left")
-    assert (timeline["outcome"], timeline["why"]) == ("cancelled", "client_left")
-    assert timeline["cache"]["result"] == "hit_exact"
-
-
-async def test_a_paced_stream_waits_for_a_client_that_does_not_read(engine):
-    cache = CacheConfig(mode="serve", replay_tokens_per_s=1e6)
-    async with running_gateway([engine], cache=cache) as gateway:
-        body, _, _ = await stored(gateway, engine)
-        cache, answered = gateway.app.gateway.pipeline._driver.found._cache, asyncio.Event()
-        look_up = cache.look_up
-
-        async def find_a_long_one(lookup):
-            await look_up(lookup)
-            lookup.found = replace(lookup.found, text="word " * 6_000)
-            answered.set()
-
-        cache.look_up = find_a_long_one
-        async with connected(gateway) as (reader, writer):
-            data = orjson.dumps(body)
-            writer.write(head_of(data, b"x-request-id: slow") + data)
-            await answered.wait()
-            await asyncio.sleep(0.2)
-            assert len(gateway.app.gateway.open_requests) == 1
-            tail = b""
-            while b"[DONE]" not in tail:
-                tail = tail[-10:] + await reader.read(2**16)
-        timeline = await gateway.timeline_of_client("slow")
-    assert timeline["outcome"] == "succeeded"
-    assert timeline["blocked"] > 0
 
 
 # --- what is not replayed ---------------------------------------------------------------------------------

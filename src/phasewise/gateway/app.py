@@ -288,9 +288,11 @@ def build_app(
     worker_log = WorkerLog(world.cluster, world.breakers.is_open, poll_interval_s)
     quarantine = Quarantine(config.quarantine_s, lambda ref: not world.cluster.is_up(ref))
     exchange = Exchange(engines.clients, kv_transfers, resumes=config.resume != "off")
+    # In shadow mode every client gets an answer that was computed for its own request.
+    cached = None if cache is None else CachedResponses(cache, exchange, joins=cache.serves)
     pipeline = Pipeline(
         world,
-        FlowDriver(exchange, quotas, quarantine, _cached_responses(config, cache, exchange)),
+        FlowDriver(exchange, quotas, quarantine, cached),
         authenticator,
         sinks,
         rejections.count,
@@ -392,13 +394,3 @@ def _traces(config: GatewayConfig) -> OtlpTraces | None:
     from phasewise.clients.otlp_traces import OtlpTraces  # noqa: PLC0415 - much to load for few
 
     return OtlpTraces(config.traces.endpoint)
-
-
-def _cached_responses(
-    config: GatewayConfig, cache: AnswerCache | None, exchange: Exchange
-) -> CachedResponses | None:
-    if cache is None or config.cache is None:
-        return None
-    pace = config.cache.replay_tokens_per_s
-    # In shadow mode every client gets an answer that was computed for its own request.
-    return CachedResponses(cache, exchange, joins=cache.serves, replay_tokens_per_s=pace)

@@ -124,7 +124,7 @@ class CacheConfig(Frozen):
     """Answers that are kept and served again. In `shadow` mode nothing is served, only reported.
 
     `deadline_s` is the longest that a request waits for the cache. `keep` limits the store in this process,
-    which is used if `redis` is not set. `replay_tokens_per_s` paces stored streams; None sends them at once.
+    which is used if `redis` is not set.
     """
 
     mode: Literal["shadow", "serve"] = "shadow"
@@ -133,7 +133,6 @@ class CacheConfig(Frozen):
     ttl_s: Annotated[float, Field(gt=0, le=31_536_000)] = 86_400.0
     deadline_s: Annotated[float, Field(gt=0, le=10)] = 0.1
     max_temperature: Annotated[float, Field(ge=0, le=2)] = 0.5
-    replay_tokens_per_s: Annotated[float, Field(gt=0)] | None = None
     semantic: SemanticConfig | None = None
 
 

@@ -47,18 +47,10 @@ _ENDS_OF_TEXT = frozenset({STOP, "length"})
 class CachedResponses:
     """Performs the flow's cache steps. If it `joins`, identical requests share one answer."""
 
-    def __init__(
-        self,
-        cache: ResponseCache,
-        exchange: Exchange,
-        *,
-        joins: bool,
-        replay_tokens_per_s: float | None = None,
-    ) -> None:
+    def __init__(self, cache: ResponseCache, exchange: Exchange, *, joins: bool) -> None:
         self._cache = cache
         self._exchange = exchange
         self._joins = joins
-        self._replay_tokens_per_s = replay_tokens_per_s
         self.flights = Flights()
 
     # --- a request's start and end --------------------------------------------------------------------------
@@ -165,12 +157,7 @@ class CachedResponses:
         if not call.timeline.request.stream:
             await writer.send_whole(stored.text, end, counts)
             return
-        pieces = pieces_of(stored.text)
-        if self._replay_tokens_per_s is not None and len(pieces) > 1:
-            tokens = stored.output_tokens or len(pieces)
-            await writer.send_paced(pieces, tokens / len(pieces) / self._replay_tokens_per_s)
-        else:
-            writer.put(pieces)
+        writer.put(pieces_of(stored.text))
         await writer.finish(end, counts)
 
     async def _follow(self, call: Call, lookup: CacheLookup) -> Lost | Failed | None:

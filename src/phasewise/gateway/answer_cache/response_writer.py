@@ -1,8 +1,7 @@
-"""Sends a client a stored or shared answer: whole, at once, paced, or piece by piece as it arrives."""
+"""Sends a client a stored or shared answer: whole, at once, or piece by piece as it arrives."""
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 from typing import Any, NamedTuple
@@ -202,15 +201,6 @@ class ResponseWriter:
         self._answer.text_escaped += text
         self._answer.content_times_s.append(time.monotonic())
         await self._send(opening + self._frames.escaped(text))
-
-    async def send_paced(self, pieces: list[str], gap_s: float) -> None:
-        """Send pieces of text at a fixed rate."""
-        begun_s = time.monotonic()
-        for number, piece in enumerate(pieces):
-            await asyncio.sleep(begun_s + number * gap_s - time.monotonic())
-            opening = self._opening()
-            self._answer.content_times_s.append(time.monotonic())
-            await self._send(opening + self._frames.content([piece]))
 
     async def finish(self, end: End, counts: Counts | None) -> None:
         """Send the queued pieces and the end of the stream."""
