@@ -13,11 +13,10 @@ from phasewise.core.request import GenerationRequest
 from phasewise.core.timeline import Part, Timeline
 from phasewise.gateway.answer_cache.headers import cache_headers, without_cache_headers
 from phasewise.gateway.answer_cache.lookup import CacheEntrance, CacheLookup, Made, ResponseCache
-from phasewise.gateway.answer_cache.response_writer import Counts, End, ResponseWriter, pieces_of
+from phasewise.gateway.answer_cache.response_writer import End, ResponseWriter
 from phasewise.gateway.answer_cache.single_flight import Flight, Flights
 from phasewise.gateway.upstream.call import CLIENT_LEFT, CLIENT_STALLED, SERVED, Call, Ending
 from phasewise.gateway.upstream.exchange import Exchange, take_back_cancellation
-from phasewise.gateway.upstream.response import Answer
 from phasewise.scheduling import (
     CacheHit,
     CacheMiss,
@@ -74,42 +73,39 @@ class CachedResponses:
     async def look_up(self, call: Call) -> LookedUp:
         """Find an answer, or begin one that identical requests may follow."""
         lookup = _lookup_of(call)
-        outcome: LookedUp = CacheMiss(time.monotonic())
-        if lookup.identity is not None:
-            outcome = await self._find(call, lookup)
-        _set_cache_headers(call, lookup)
-        return outcome
-
-    async def _find(self, call: Call, lookup: CacheLookup) -> LookedUp:
         # An identical request under way means that the cache had no answer a moment ago.
-        if self._join(call, lookup):
-            return IdenticalUnderWay(time.monotonic())
-        if lookup.reads:
+        outcome: LookedUp | None = self._join(call, lookup)
+        if outcome is None and lookup.reads:
             begun_s = time.monotonic()
             try:
                 await self._cache.look_up(lookup)
             finally:
                 call.timeline.note_look_up(begun_s, time.monotonic())
-        return self._join_or_lead(call, lookup) if lookup.found is None else CacheHit(time.monotonic())
+            if lookup.found is not None:
+                outcome = CacheHit(time.monotonic())
+        if outcome is None:
+            outcome = self._join_or_lead(call, lookup)
+        _set_cache_headers(call, lookup)
+        return outcome
 
     def _join_or_lead(self, call: Call, lookup: CacheLookup) -> CacheMiss | IdenticalUnderWay:
-        if self._join(call, lookup):
-            return IdenticalUnderWay(time.monotonic())
+        if joined := self._join(call, lookup):
+            return joined
         if self._joins and lookup.keeps and lookup.identity is not None:
             priority = call.timeline.request.priority
             call.leads = self.flights.lead(lookup.identity.key, lookup.identity.model, call.client, priority)
         return CacheMiss(time.monotonic())
 
-    def _join(self, call: Call, lookup: CacheLookup) -> bool:
+    def _join(self, call: Call, lookup: CacheLookup) -> IdenticalUnderWay | None:
         if not self._joins or not lookup.reads or lookup.identity is None:
-            return False
+            return None
         call.follows = self.flights.join(lookup.identity.key, call.timeline.request.priority)
         if call.follows is None:
-            return False
+            return None
         # A near match no longer matters.
         looked = lookup.note
         lookup.note = CacheNote(CacheResult.JOINED, look_up_s=looked.look_up_s, embed_s=looked.embed_s)
-        return True
+        return IdenticalUnderWay(time.monotonic())
 
     def rejected(self, call: Call) -> None:
         """The request is rejected: what was found has not been served."""
@@ -129,7 +125,7 @@ class CachedResponses:
         self, step: ServeStored | FollowIdentical | LookAgain, call: Call
     ) -> tuple[Succeeded | Cancelled | Lost | Failed | LookedUp, Ending]:
         """Perform one step. After Succeeded the client has its answer."""
-        lookup = _lookup_of(call)
+        lookup, client, lost = _lookup_of(call), call.client, None
         try:
             if isinstance(step, LookAgain):
                 outcome = self._join_or_lead(call, lookup)
@@ -137,28 +133,24 @@ class CachedResponses:
                 return outcome, SERVED
             if isinstance(step, ServeStored):
                 await self._replay(call, lookup)
-            elif broke_off := await self._follow(call, lookup):
-                return broke_off, SERVED
+            else:
+                lost = await self._follow(call, lookup)
         except asyncio.CancelledError:
-            if not call.client.gone:
+            if not client.gone:
                 raise
             take_back_cancellation()
-            return Cancelled(time.monotonic(), 0), _leaving(call)
-        if call.client.stalled or call.client.left:
-            return Cancelled(time.monotonic(), 0), _leaving(call)
+        if lost is not None:
+            return lost, SERVED
+        if client.gone or client.left or client.stalled:
+            return Cancelled(time.monotonic(), 0), CLIENT_STALLED if client.stalled else CLIENT_LEFT
         return Succeeded(time.monotonic(), 0), SERVED
 
     async def _replay(self, call: Call, lookup: CacheLookup) -> None:
         stored = lookup.found
         if stored is None:
             raise RuntimeError("there is no stored answer to serve")
-        counts = _counts(stored.prompt_tokens, stored.output_tokens)
-        writer, end = ResponseWriter(call, stored.model), End(STOP, stored.stop_reason)
-        if not call.timeline.request.stream:
-            await writer.send_whole(stored.text, end, counts)
-            return
-        writer.put(pieces_of(stored.text))
-        await writer.finish(end, counts)
+        end = End(STOP, stored.stop_reason, stored.prompt_tokens, stored.output_tokens)
+        await ResponseWriter(call, stored.model).finish(stored.text, end)
 
     async def _follow(self, call: Call, lookup: CacheLookup) -> Lost | Failed | None:
         """None once the client has the whole answer."""
@@ -166,11 +158,11 @@ class CachedResponses:
         if flight is None:
             raise RuntimeError("there is no identical request to follow")
         writer = ResponseWriter(call, flight.model)
-        lost = await (_read_along if call.timeline.request.stream else _read_whole)(flight, writer)
+        lost = await _read(flight, call.timeline.request, writer)
         call.follows = None
         flight.leave()
         if lost is None:
-            lookup.note = replace(lookup.note, saved_tokens=writer.output_tokens)
+            lookup.note = replace(lookup.note, saved_tokens=writer.answer.account.output_tokens)
             return None
         if call.client.started:
             kind = FailureKind.TIMED_OUT if lost is TimedOut else FailureKind.CLOSED
@@ -181,58 +173,31 @@ class CachedResponses:
         return lost(time.monotonic())
 
 
-async def _hears(flight: Flight, request: GenerationRequest) -> bool:
-    """Wait for more of the answer. False if the request has waited too long for a worker."""
-    since_s = flight.waits_since_s
-    if since_s is None:
-        await flight.news()
-        return True
-    until_s = max(since_s, request.arrived_s) + request.max_wait_s
-    try:
-        async with asyncio.timeout(max(0.0, until_s - time.monotonic())):
-            await flight.news()
-    except TimeoutError:
-        return flight.waits_since_s != since_s
-    return True
-
-
-async def _read_along(flight: Flight, writer: ResponseWriter) -> type[Lost] | None:
-    """Stream the answer so far and every piece that follows."""
+async def _read(flight: Flight, request: GenerationRequest, writer: ResponseWriter) -> type[Lost] | None:
+    """Send the shared answer: a stream as it arrives, else all of it once it is complete."""
     sent = 0
     while True:
-        ended, answer = flight.ended, flight.answer
-        if answer is not None:
-            if answer.saw_other_than_text:
-                return NotShareable
-            if len(answer.text_escaped) > sent:
-                new = bytes(answer.text_escaped[sent:])
-                sent += len(new)
-                await writer.send_escaped(new)
-                continue
-        if ended:
-            break
-        if not await _hears(flight, writer.request):
-            return TimedOut
-    if answer is None or not answer.complete:
-        return LeaderLost
-    await writer.finish(End(answer.finish_reason, answer.stop_reason), _counts_of(answer))
-    return None
-
-
-async def _read_whole(flight: Flight, writer: ResponseWriter) -> type[Lost] | None:
-    """Wait for the whole answer and send it."""
-    while not flight.ended:
-        if flight.answer is not None and flight.answer.saw_other_than_text:
+        answer = flight.answer
+        if answer is not None and answer.saw_other_than_text:
             return NotShareable
-        if not await _hears(flight, writer.request):
-            return TimedOut
-    answer = flight.answer
+        if request.stream and answer is not None and len(answer.text_escaped) > sent:
+            new = bytes(answer.text_escaped[sent:])
+            sent += len(new)
+            await writer.send_escaped(new)
+        elif flight.ended:
+            break
+        else:
+            try:
+                await flight.news(request.arrived_s, request.max_wait_s)
+            except TimeoutError:
+                return TimedOut
     if answer is None or not answer.complete:
         return LeaderLost
-    text = answer.text()
+    text = "" if request.stream else answer.text()
     if text is None:
         return NotShareable
-    await writer.send_whole(text, End(answer.finish_reason, answer.stop_reason), _counts_of(answer))
+    prompt_tokens, output_tokens = answer.account.prompt_tokens, answer.account.output_tokens
+    await writer.finish(text, End(answer.finish_reason, answer.stop_reason, prompt_tokens, output_tokens))
     return None
 
 
@@ -248,18 +213,6 @@ def _lookup_of(call: Call) -> CacheLookup:
 def _set_cache_headers(call: Call, lookup: CacheLookup) -> None:
     """Set the response headers that report the cache result."""
     call.reply_headers = [*without_cache_headers(call.reply_headers), *cache_headers(lookup.note)]
-
-
-def _leaving(call: Call) -> Ending:
-    return CLIENT_STALLED if call.client.stalled else CLIENT_LEFT
-
-
-def _counts(prompt_tokens: int | None, output_tokens: int | None) -> Counts | None:
-    return None if prompt_tokens is None or output_tokens is None else (prompt_tokens, output_tokens)
-
-
-def _counts_of(answer: Answer) -> Counts | None:
-    return _counts(answer.account.prompt_tokens, answer.account.output_tokens)
 
 
 def _made(call: Call, timeline: Timeline) -> Made | None:

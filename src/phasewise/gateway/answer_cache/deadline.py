@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from phasewise.clients.event_loop import fair_deadline
@@ -56,17 +57,17 @@ class Breaker:
         self._probe = probe
         self._deadline_s = deadline_s
         self._excused = excused
-        self._open = True
         self._failures = 0.0
-        self._reported_useless = self._reported_down = False
+        self._open = asyncio.Event()
+        self._open.set()
+        self._reported_down = False
         self._reported_s = -REPORT_EVERY_S
-        self._opened = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     @property
     def is_open(self) -> bool:
         """Whether the part is not called, because it does not answer."""
-        return self._open
+        return self._open.is_set()
 
     async def start(self) -> None:
         """Prepare the part; if it does not answer, try again later.
@@ -80,7 +81,6 @@ class Breaker:
         except Exception as error:
             # Requests are answered without the part.
             self._report_down(error)
-            self._opened.set()
         self._task = asyncio.create_task(self._try_again())
 
     async def stop(self) -> None:
@@ -99,7 +99,7 @@ class Breaker:
 
         `excused` errors do not count as failures of the part.
         """
-        if self._open:
+        if self.is_open:
             raise self._unreachable(f"{self._name} does not answer")
         if within_s <= 0:
             raise TimeoutError
@@ -122,39 +122,33 @@ class Breaker:
 
     def _failed(self, error: Exception, weight: float) -> None:
         self._failures += weight
-        if self._failures >= FAILURES_TO_OPEN and not self._open:
-            self._open = True
+        if self._failures >= FAILURES_TO_OPEN and not self.is_open:
+            self._open.set()
             self._report_down(error)
-            self._opened.set()
 
     def _report_down(self, error: Exception) -> None:
-        # Only the kind of an unexpected error: its message may hold a client's text or an address.
-        why = str(error) if isinstance(error, PhasewiseError) else type(error).__name__
         now_s = time.monotonic()
         self._reported_down = now_s - self._reported_s >= REPORT_EVERY_S
         if self._reported_down:
             self._reported_s = now_s
+            # Only the kind of an unexpected error: its message may hold a client's text or an address.
+            why = str(error) if isinstance(error, PhasewiseError) else type(error).__name__
             logger.warning("%s does not answer (%s): requests do without until it does", self._name, why)
 
     async def _try_again(self) -> None:
         guard = ErrorGuard(f"reaching for {self._name}")
+        reported_useless = False
         while True:
-            await self._opened.wait()
+            await self._open.wait()
             await asyncio.sleep(TRY_AGAIN_EVERY_S)
-            with guard:
-                await self._reach_quietly()
-
-    async def _reach_quietly(self) -> None:
-        try:
-            await self._reach()
-        except ConfigError as error:
-            if not self._reported_useless:
-                self._reported_useless = True
-                logger.error("%s came back and cannot be used: %s", self._name, error)
-        except (TimeoutError, self._unreachable):
-            return
-        if self._reported_down and not self._open:
-            logger.warning("%s answers again", self._name)
+            with guard, suppress(TimeoutError, self._unreachable):
+                try:
+                    await self._reach()
+                    reported_useless = False
+                except ConfigError as error:
+                    if not reported_useless:
+                        logger.error("%s came back and cannot be used: %s", self._name, error)
+                    reported_useless = True
 
     async def _reach(self) -> None:
         async with asyncio.timeout(READY_WITHIN_S):
@@ -162,5 +156,6 @@ class Breaker:
         async with fair_deadline(self._deadline_s):
             await self._probe()
         self._failures = 0.0
-        self._open = self._reported_useless = False
-        self._opened.clear()
+        self._open.clear()
+        if self._reported_down:
+            logger.warning("%s answers again", self._name)

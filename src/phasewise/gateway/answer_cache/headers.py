@@ -119,12 +119,8 @@ def _status(note: CacheNote) -> str:
         return f"phasewise; hit; detail={detail}"
     if note.result is CacheResult.JOINED:
         return "phasewise; fwd=miss; collapsed; detail=joined"
-    if note.result is CacheResult.BYPASS:
-        return f"phasewise; fwd=bypass{_detail(note.reason)}"
-    named = note.reason if note.result is CacheResult.MISS else note.result
-    return f"phasewise; fwd=miss{_detail(named)}"
-
-
-def _detail(named: str | None) -> str:
+    bypassed = note.result is CacheResult.BYPASS
+    status = "phasewise; fwd=bypass" if bypassed else "phasewise; fwd=miss"
+    named = note.reason if bypassed or note.result is CacheResult.MISS else note.result
     # All reasons are tokens; any other text would break the header.
-    return f"; detail={named}" if named is not None and _TOKEN.fullmatch(named) else ""
+    return f"{status}; detail={named}" if named is not None and _TOKEN.fullmatch(named) else status

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from phasewise.gateway.server.client import Client
 from phasewise.gateway.upstream.response import Answer
@@ -16,6 +17,7 @@ Tap = Callable[[Callable[[], None]], None]
 """Registers a callback for every new part of an answer."""
 
 
+@dataclass(slots=True, eq=False)
 class Flight:
     """One answer under way and its followers.
 
@@ -24,35 +26,20 @@ class Flight:
     `waits_since_s` is the time since which no worker has the request, None while one has it.
     """
 
-    __slots__ = (
-        "_flights",
-        "_leader",
-        "_tap",
-        "_tapped",
-        "_waiting",
-        "answer",
-        "ended",
-        "followers",
-        "key",
-        "model",
-        "priority",
-        "waits_since_s",
-    )
+    key: str
+    model: str
+    priority: int
+    _leader: Client
+    _flights: Flights
+    answer: Answer | None = None
+    waits_since_s: float | None = field(default_factory=time.monotonic)
+    ended: bool = False
+    followers: int = 0
+    _tap: Tap | None = None
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def __init__(self, flights: Flights, key: str, model: str, leader: Client, priority: int) -> None:
-        self._flights = flights
-        self.key = key
-        self.model = model
-        self.priority = priority
-        self._leader = leader
-        self.answer: Answer | None = None
-        self.waits_since_s: float | None = time.monotonic()
-        self.ended = False
-        self.followers = 0
-        self._tap: Tap | None = None
-        self._tapped = False
-        self._waiting: list[asyncio.Future[None]] = []
-        leader.followed = self._is_followed
+    def __post_init__(self) -> None:
+        self._leader.followed = lambda: self.followers > 0
 
     # --- the leader's -------------------------------------------------------------------------------------
 
@@ -63,13 +50,12 @@ class Flight:
     def lost(self) -> None:
         """The worker failed: the request waits for another, if there is another attempt."""
         self.waits_since_s = time.monotonic()
-        self.notify()
+        self._notify()
 
     def carry(self, answer: Answer, tap: Tap | None = None) -> None:
         """Set the answer under way; for a stream, `tap` reports every new piece."""
-        self.answer, self._tap, self._tapped = answer, tap, False
-        if self.followers:
-            self._listen()
+        self.answer, self._tap = answer, tap
+        self._listen()
 
     def end(self) -> None:
         """The answer has ended, complete or not."""
@@ -77,14 +63,17 @@ class Flight:
             self.ended, self._tap = True, None
             self._leader.followed = None
             self._flights.forget(self)
-            self.notify()
+            self._notify()
 
-    def notify(self) -> None:
-        """Wake the followers."""
-        waiting, self._waiting = self._waiting, []
-        for it in waiting:
-            if not it.done():
-                it.set_result(None)
+    def _listen(self) -> None:
+        # Only once there are followers: a stream without them has no such cost.
+        if self._tap is not None and self.followers:
+            tap, self._tap = self._tap, None
+            tap(self._notify)
+
+    def _notify(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
 
     # --- the followers' -----------------------------------------------------------------------------------
 
@@ -99,21 +88,21 @@ class Flight:
         if not self.followers and not self.ended and self._leader.left:
             self._leader.has_left()
 
-    async def news(self) -> None:
-        """Wait for a new piece or the end."""
-        if self.ended:
-            return
-        news = asyncio.get_running_loop().create_future()
-        self._waiting.append(news)
-        await news
+    async def news(self, arrived_s: float, max_wait_s: float) -> None:
+        """Wait for a new piece or the end, of an answer that has not ended.
 
-    def _listen(self) -> None:
-        if self._tap is not None and not self._tapped:
-            self._tapped = True
-            self._tap(self.notify)
-
-    def _is_followed(self) -> bool:
-        return self.followers > 0
+        Raises TimeoutError if a request that arrived then has waited `max_wait_s` for a worker.
+        """
+        since_s, left_s = self.waits_since_s, None
+        if since_s is not None:
+            left_s = max(0.0, max(since_s, arrived_s) + max_wait_s - time.monotonic())
+        try:
+            async with asyncio.timeout(left_s):
+                await self._news.wait()
+        except TimeoutError:
+            # In the meantime a worker may have taken the request.
+            if self.waits_since_s == since_s:
+                raise
 
 
 class Flights:
@@ -147,7 +136,7 @@ class Flights:
         """Let others follow the answer to this request, unless an identical one leads already."""
         if key in self._under_way:
             return None
-        flight = self._under_way[key] = Flight(self, key, model, client, priority)
+        flight = self._under_way[key] = Flight(key, model, priority, client, self)
         return flight
 
     def forget(self, flight: Flight) -> None:
