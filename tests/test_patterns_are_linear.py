@@ -15,7 +15,6 @@ import pytest
 
 import phasewise
 from phasewise.gateway.answer_cache.judges import same_text
-from phasewise.gateway.answer_cache.response_writer import pieces_of
 from phasewise.gateway.api.schemas import check_schemas
 from phasewise.gateway.upstream.resumption import _last_word
 
@@ -129,7 +128,6 @@ FUNCTIONS = {
         [("{", " ", ""), ("{", "0", ","), ("", "{ ", ""), ("", "{1,", "")],
     ),
     "an engine's last word": (_last_word, [("", " ", "a b"), ("", "a ", ""), ("", "a", ""), ("", "\n", "a")]),
-    "an answer in pieces": (pieces_of, [("", " ", ""), ("", "a ", ""), ("", " ", "a")]),
     "two answers compared": (lambda text: same_text(text, text + "."), [("", "`", ""), ("```", " ", "``")]),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import orjson
 import pytest
@@ -17,7 +18,7 @@ from phasewise.core.timeline_record import from_record
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.fleet.config import CacheConfig
-from phasewise.gateway.answer_cache.response_writer import LONGEST_PIECE, Frames, pieces_of
+from phasewise.gateway.answer_cache.response_writer import LONGEST_CHUNK, Frames
 from phasewise.simulator.engine import EngineShape
 from tests.gateway.harness import chat_body, events_of, eventually, request_id_of, running_gateway
 from tests.gateway.upstream.test_resumption import completion_text_of, text_of
@@ -52,23 +53,31 @@ async def stored(gateway, engine, text="say something", path="/v1/chat/completio
 # --- its form ---------------------------------------------------------------------------------------------
 
 
-@given(st.text())
-def test_the_pieces_of_a_text_are_the_text(text):
-    pieces = pieces_of(text)
-    assert "".join(pieces) == text
-    assert all(pieces)
-    assert all(len(piece.strip()) <= LONGEST_PIECE for piece in pieces)
-
-
 @given(text=st.text(min_size=1), endpoint=st.sampled_from([Endpoint.CHAT, Endpoint.COMPLETIONS]))
 def test_chunks_hold_the_text_whatever_stands_in_it(text, endpoint):
     frames = Frames(endpoint, "r1", 'a "model"', 7)
-    chunks = events_of(frames.content(pieces_of(text)))
+    chunks = events_of(frames.content(text))
     spoken = text_of if endpoint is Endpoint.CHAT else completion_text_of
     assert spoken(chunks) == text
     assert {it["model"] for it in chunks} == {'a "model"'}
-    (whole,) = events_of(frames.escaped(orjson.dumps(text)[1:-1]))
-    assert spoken([whole]) == text
+    assert frames.content(orjson.Fragment(orjson.dumps(text))) == frames.content(text)
+
+
+async def test_a_long_stored_text_comes_in_several_chunks(engine):
+    async with running_gateway([engine], cache=CacheConfig(mode="serve")) as gateway:
+        body, _, _ = await stored(gateway, engine)
+        cache, text = gateway.app.gateway.pipeline._driver.found._cache, "wörd " * LONGEST_CHUNK
+        look_up = cache.look_up
+
+        async def find_a_long_one(lookup):
+            await look_up(lookup)
+            lookup.found = replace(lookup.found, text=text)
+
+        cache.look_up = find_a_long_one
+        reply = await gateway.fetch("POST", "/v1/chat/completions", body)
+    events = events_of(reply.body)
+    assert text_of(events) == text
+    assert [len(text_of([it])) for it in events[1:-2]] == [LONGEST_CHUNK] * 5
 
 
 def keys(value):

@@ -125,7 +125,9 @@ class CachedResponses:
         self, step: ServeStored | FollowIdentical | LookAgain, call: Call
     ) -> tuple[Succeeded | Cancelled | Lost | Failed | LookedUp, Ending]:
         """Perform one step. After Succeeded the client has its answer."""
-        lookup, client, lost = _lookup_of(call), call.client, None
+        lookup = _lookup_of(call)
+        client = call.client
+        lost = None
         try:
             if isinstance(step, LookAgain):
                 outcome = self._join_or_lead(call, lookup)

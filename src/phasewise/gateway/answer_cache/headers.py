@@ -119,8 +119,7 @@ def _status(note: CacheNote) -> str:
         return f"phasewise; hit; detail={detail}"
     if note.result is CacheResult.JOINED:
         return "phasewise; fwd=miss; collapsed; detail=joined"
-    bypassed = note.result is CacheResult.BYPASS
-    status = "phasewise; fwd=bypass" if bypassed else "phasewise; fwd=miss"
-    named = note.reason if bypassed or note.result is CacheResult.MISS else note.result
+    status = "phasewise; fwd=bypass" if note.result is CacheResult.BYPASS else "phasewise; fwd=miss"
+    named = note.reason if note.result in {CacheResult.BYPASS, CacheResult.MISS} else note.result
     # All reasons are tokens; any other text would break the header.
     return f"{status}; detail={named}" if named is not None and _TOKEN.fullmatch(named) else status

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import time
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import orjson
@@ -18,19 +16,10 @@ from phasewise.gateway.upstream.response import Answer
 
 STREAM_TYPE = (b"content-type", b"text/event-stream; charset=utf-8")
 PLAIN_TYPE = (b"content-type", b"application/json")
-LONGEST_PIECE = 16
-"""In characters, so that texts without spaces are split too."""
+LONGEST_CHUNK = 4096
+"""The most characters of a stored text in one chunk: clients may limit the length of a line."""
 
-_PIECE = re.compile(rf"\s*\S{{1,{LONGEST_PIECE}}}|\s+")
-_LIST_OPENS, _BETWEEN, _LIST_CLOSES = b"[\n  ", b",\n  ", b"\n]"
-_MARK = "\x00"
-_MARKED = b'"\\u0000"'
 _END_MARK = DONE + b"\n\n"
-
-
-def pieces_of(text: str) -> list[str]:
-    """The text in pieces of about a token each, cut at words; together they are the text exactly."""
-    return _PIECE.findall(text)
 
 
 class End(NamedTuple):
@@ -64,54 +53,26 @@ class Frames:
         self.answer_id = f"{'chatcmpl' if self._chat else 'cmpl'}-{request_id}"
         self._frame = {"id": self.answer_id, "object": "", "created": created, "model": model}
 
-    # --- as a stream ----------------------------------------------------------------------------------------
-
     def opening(self) -> bytes:
         """The chunk with the role, which only chats have."""
         if not self._chat:
             return b""
         delta = {"role": "assistant", "content": ""}
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
-        return self._chunk(choices=[choice], prompt_token_ids=None, prompt_text=None)
+        return self._chunk([choice], prompt_token_ids=None, prompt_text=None)
 
-    def content(self, pieces: list[str]) -> bytes:
-        """A chunk for each of at least one piece of text."""
-        before, after = self._around
-        # One call for all pieces: a call for each would dominate the cost. Strings hold no raw newline, so
-        # the separator cannot occur within them.
-        listed = orjson.dumps(pieces, option=orjson.OPT_INDENT_2)[len(_LIST_OPENS) : -len(_LIST_CLOSES)]
-        return before + listed.replace(_BETWEEN, after + before) + after
-
-    def escaped(self, text: bytes) -> bytes:
-        """A chunk for a text that is already escaped for JSON."""
-        before, after = self._around
-        return b'%b"%b"%b' % (before, text, after)
-
-    def closing(self, end: End, *, with_usage: bool) -> bytes:
-        """The last chunk and the one with usage, if it is wanted and known."""
-        last, usage = self._chunk(choices=[self._choice("", end)]), end.usage
-        return last + self._chunk(choices=[], usage=usage) if with_usage and usage is not None else last
-
-    @cached_property
-    def _around(self) -> tuple[bytes, bytes]:
-        """The bytes before and after the text of a chunk; chunks differ in nothing else."""
-        before, _, after = self._chunk(choices=[self._choice(_MARK, _GOES_ON)]).partition(_MARKED)
-        return before, after
-
-    def _chunk(self, **fields: Any) -> bytes:  # noqa: ANN401 - any JSON
-        kind = "chat.completion.chunk" if self._chat else "text_completion"
-        return b"data: " + orjson.dumps({**self._frame, "object": kind, **fields}) + b"\n\n"
-
-    def _choice(self, text: str, end: End) -> dict[str, Any]:
-        ended = {"finish_reason": end.finish_reason, "stop_reason": end.stop_reason}
+    def content(self, text: str | orjson.Fragment, end: End = _GOES_ON) -> bytes:
+        """A chunk of text. The last one says why the answer ended."""
         if not self._chat:
-            choice = {"index": 0, "text": text, "logprobs": None, **ended}
-            return {**choice, "prompt_token_ids": None, "token_ids": None}
+            return self._chunk([_choice({"text": text}, end, prompt_token_ids=None)])
+        choice = _choice({"delta": {"content": text}}, end)
         if end.finish_reason is None:
-            del ended["stop_reason"]
-        return {"index": 0, "delta": {"content": text}, "logprobs": None, **ended, "token_ids": None}
+            del choice["stop_reason"]
+        return self._chunk([choice])
 
-    # --- as a whole -----------------------------------------------------------------------------------------
+    def usage(self, end: End) -> bytes:
+        """The chunk with usage, if it is known."""
+        return b"" if end.usage is None else self._chunk([], usage=end.usage)
 
     def whole(self, text: str, end: End) -> bytes:
         """The whole response."""
@@ -119,23 +80,26 @@ class Frames:
         if self._chat:
             message = {"role": "assistant", "content": text, "refusal": None, "annotations": None}
             said = {"message": message | {"audio": None, "function_call": None, "reasoning": None}}
-        choice = {
-            "index": 0,
-            **said,
-            "logprobs": None,
-            "finish_reason": end.finish_reason,
-            "stop_reason": end.stop_reason,
-            "token_ids": None,
-        }
-        reply = {
-            **self._frame,
-            "object": "chat.completion" if self._chat else "text_completion",
-            "choices": [choice],
-            "service_tier": None,
-            "system_fingerprint": None,
-            "usage": end.usage,
-        }
-        return orjson.dumps(reply)
+        kind = "chat.completion" if self._chat else "text_completion"
+        more = {"service_tier": None, "system_fingerprint": None, "usage": end.usage}
+        return orjson.dumps({**self._frame, "object": kind, "choices": [_choice(said, end)], **more})
+
+    def _chunk(self, choices: list[dict[str, Any]], **more: object) -> bytes:
+        kind = "chat.completion.chunk" if self._chat else "text_completion"
+        chunk = {**self._frame, "object": kind, "choices": choices, **more}
+        return b"data: " + orjson.dumps(chunk) + b"\n\n"
+
+
+def _choice(said: dict[str, Any], end: End, **more: None) -> dict[str, Any]:
+    return {
+        "index": 0,
+        **said,
+        "logprobs": None,
+        "finish_reason": end.finish_reason,
+        "stop_reason": end.stop_reason,
+        **more,
+        "token_ids": None,
+    }
 
 
 class ResponseWriter:
@@ -155,14 +119,15 @@ class ResponseWriter:
         self.answer.text_escaped += text
         self.answer.content_times_s.append(time.monotonic())
         opening = await self._start()
-        await self._call.client.send_part(opening + self._frames.escaped(text))
+        await self._call.client.send_part(opening + self._frames.content(orjson.Fragment(b'"%b"' % text)))
 
     async def finish(self, text: str, end: End) -> None:
         """Send the text that has not been sent, which is all of it without a stream, and the end."""
-        call, answer, now_s = self._call, self.answer, time.monotonic()
-        answer.finish_reason, answer.finished_s = end.finish_reason, now_s
-        if end.usage is not None:
-            answer.account = EngineAccount(prompt_tokens=end.prompt_tokens, output_tokens=end.output_tokens)
+        call, answer = self._call, self.answer
+        now_s = time.monotonic()
+        answer.finish_reason = end.finish_reason
+        answer.finished_s = now_s
+        answer.account = EngineAccount(prompt_tokens=end.prompt_tokens, output_tokens=end.output_tokens)
         if not call.timeline.request.stream:
             timing = (SERVER_TIMING, server_timing(*call.timeline.parts_so_far(now_s)))
             head = [PLAIN_TYPE, *call.reply_headers, timing]
@@ -171,8 +136,11 @@ class ResponseWriter:
         last = await self._start()
         if text:
             answer.content_times_s.append(now_s)
-            last += self._frames.content(pieces_of(text))
-        last += self._frames.closing(end, with_usage=not call.hide_usage)
+            chunks = range(0, len(text), LONGEST_CHUNK)
+            last += b"".join(self._frames.content(text[at : at + LONGEST_CHUNK]) for at in chunks)
+        last += self._frames.content("", end)
+        if not call.hide_usage:
+            last += self._frames.usage(end)
         if call.wants_timing:
             last += timing_comment(call.timeline.so_far(time.monotonic()))
         await call.client.finish(last + _END_MARK)

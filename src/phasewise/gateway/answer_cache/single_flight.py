@@ -93,7 +93,8 @@ class Flight:
 
         Raises TimeoutError if a request that arrived then has waited `max_wait_s` for a worker.
         """
-        since_s, left_s = self.waits_since_s, None
+        since_s = self.waits_since_s
+        left_s = None
         if since_s is not None:
             left_s = max(0.0, max(since_s, arrived_s) + max_wait_s - time.monotonic())
         try:
