@@ -255,7 +255,7 @@ class Scene:
         similarities = [cosine(one, other) for one, other in zip(asked_first, asked_then, strict=True)]
         taught = await teach(store, PAIRS, similarities, like)
         say(f"{taught} lessons taught; the rewordings' cosines begin at {min(similarities):.3f}")
-        await wait_until_learned(client, taught)
+        await wait_until_learned(client)
         return cls(semantic.pid, client, store, embedder, like, asked_then)
 
     async def ask(self, body: bytes, expected: str) -> Asked:
@@ -273,13 +273,13 @@ class Scene:
         await self.embedder.close()
 
 
-async def wait_until_learned(client: HttpClient, lessons: int, within_s: float = 30.0) -> None:
+async def wait_until_learned(client: HttpClient, within_s: float = 30.0) -> None:
     """Return when the gateway has read what was taught: asking before would teach it otherwise."""
     deadline_s = time.monotonic() + within_s
     while time.monotonic() < deadline_s:
         reply = await client.fetch("GET", "/phasewise/v1/cache", headers=ADMIN)
-        cells = json.loads(reply.body)["cells"]
-        if sum(cell["right"] + cell["wrong"] for cell in cells) >= lessons:
+        learned = json.loads(reply.body)["semantic"]
+        if learned["judge"]["trusted"] and any(region["proven"] for region in learned["regions"]):
             return
         await asyncio.sleep(0.1)
     raise SystemExit("error: the gateway has not read its lessons in time")

@@ -34,11 +34,16 @@ class RunningEngine:
 
 
 @contextmanager
-def running_real_engine(log_file: Path, *flags: str, **variables: str) -> Iterator[RunningEngine]:
-    """A vLLM with the recorder in it, on free ports; its whole process group ends with the context."""
+def running_real_engine(
+    log_file: Path, *flags: str, model: Path | None = None, **variables: str
+) -> Iterator[RunningEngine]:
+    """A vLLM with the recorder in it, on free ports; its whole process group ends with the context.
+
+    Another `model` than the demo's is a folder.
+    """
     home = Path(os.environ.get("PHASEWISE_HOME") or ROOT / ".phasewise")
     port, steps_port = free_port(), free_port()
-    command = [*_command(home, port), *flags]
+    command = [*_command(home, port, model or home / "models" / MODEL), *flags]
     with log_file.open("wb") as log:
         process = subprocess.Popen(
             command,
@@ -56,8 +61,8 @@ def running_real_engine(log_file: Path, *flags: str, **variables: str) -> Iterat
         stop_group(process)
 
 
-def _command(home: Path, port: int) -> list[str]:
-    python, model = home / "engine" / "bin" / "python", home / "models" / MODEL
+def _command(home: Path, port: int, model: Path) -> list[str]:
+    python = home / "engine" / "bin" / "python"
     for needed in (python, model):
         if not needed.exists():
             raise RuntimeError(
@@ -67,7 +72,8 @@ def _command(home: Path, port: int) -> list[str]:
         # The engine ends with the test run even if that is killed and cannot clean up.
         *("setpriv", "--pdeathsig", "TERM", "taskset", "-c", str(min(os.sched_getaffinity(0)))),
         *(str(python), "-m", "vllm.entrypoints.cli.main", "serve", str(model)),
-        *("--served-model-name", MODEL, "--max-model-len", "8192", "--enforce-eager"),
+        *("--served-model-name", MODEL, "--enforce-eager"),
+        *(() if model.name != MODEL else ("--max-model-len", "8192")),
         *(() if computes_in_bfloat16() else ("--dtype", "float32")),
         *("--enable-per-request-metrics", "--enable-prompt-tokens-details"),
         "--enable-logging-iteration-details",

@@ -55,6 +55,7 @@ OTHERS = (
     "bench_power",
     "predictions",
     "semantic_cache",
+    "vector_lookup",
 )
 
 
@@ -74,6 +75,13 @@ def test_another_benchmark_prints_one_object(name):
 @IN_CI
 def test_resume_exactness_runs_on_the_engine_that_is_there(real_engine):
     assert isinstance(printed_by("resume_exactness", "--url", real_engine.base_url), dict)
+
+
+@pytest.mark.real
+@IN_CI
+def test_judge_bound_asks_the_engine_that_is_there(real_engine):
+    asked = ("--url", real_engine.base_url, "--model", real_engine.model)
+    assert printed_by("judge_bound", *asked)["trusted"] is False
 
 
 def printed_by(name, *options):

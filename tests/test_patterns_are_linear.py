@@ -14,9 +14,9 @@ import time
 import pytest
 
 import phasewise
-from phasewise.gateway.answer_cache.judges import same_text
 from phasewise.gateway.api.schemas import check_schemas
 from phasewise.gateway.upstream.resumption import _last_word
+from phasewise.semantic_match.reading import read
 
 SIZES = (16, 64, 256, 1024, 4096)
 SLOW_S = 0.001
@@ -28,7 +28,6 @@ RUNS = (" ", "a", "1", "-", ".", ",", "/", '"', "\\", "\n", "`", "{", "[", "a ",
 ENDS = ("", "a b", '!"\n')
 
 ANCHORED = {
-    "phasewise.semantic_match.guards.reading._MEASURE": "fullmatch",
     "phasewise.cli.measuring._KEY_OPTION": "fullmatch",
     "phasewise.clients.http_client._WITHOUT_SCHEME": "fullmatch",
     "phasewise.fake_engine.server._SECONDS": "fullmatch",
@@ -41,7 +40,6 @@ ANCHORED = {
 
 
 BOUNDED = {
-    "phasewise.semantic_match.guards.names._TO_THE_LETTER",
     "phasewise.experiments.validation_claims._ADDRESSES",
 }
 """Patterns that look at most a few hundred characters ahead from each place, and only ever read short texts:
@@ -128,7 +126,17 @@ FUNCTIONS = {
         [("{", " ", ""), ("{", "0", ","), ("", "{ ", ""), ("", "{1,", "")],
     ),
     "an engine's last word": (_last_word, [("", " ", "a b"), ("", "a ", ""), ("", "a", ""), ("", "\n", "a")]),
-    "two answers compared": (lambda text: same_text(text, text + "."), [("", "`", ""), ("```", " ", "``")]),
+    "a question that guards read": (
+        read.__wrapped__,  # without its cache
+        [
+            ("", "`", ""),
+            ("```", " ", "``"),
+            ("", '"', "a"),
+            ("", "a.", ""),
+            ("", "n't ", "1"),
+            ("", "A?", "="),
+        ],
+    ),
 }
 
 

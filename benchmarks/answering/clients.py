@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stress.processes import MODEL
+from stress.processes import MODEL, serving_pids
 
 from phasewise.clients.http_client import HttpClient, Timeouts
 
@@ -78,6 +78,9 @@ async def ask_until_hit(client: HttpClient, body: bytes, within_s: float = 10.0)
 
 
 def cpu_ns(pid: int) -> int:
-    """Processor time of all threads of a process that live; finer than the ticks of /proc/PID/stat."""
-    tasks = Path(f"/proc/{pid}/task")
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks.iterdir())
+    """Processor time of all living threads of a process, of a gateway those that serve.
+
+    It is finer than the ticks of /proc/PID/stat.
+    """
+    tasks = [task for each in serving_pids(pid) for task in Path(f"/proc/{each}/task").iterdir()]
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)

@@ -13,10 +13,11 @@ import orjson
 from phasewise.clients.embedders import unit_vector
 from phasewise.clients.redis_answers import RedisAnswers
 from phasewise.core.caching import Neighbour, StoredAnswer, Vector
-from phasewise.fleet.config import SemanticConfig
+from phasewise.fleet.config import JudgeConfig, SemanticConfig
 from phasewise.gateway.answer_cache.semantic import evidence_basis
-from phasewise.semantic_match.evidence import Bound, EvidenceBook
-from phasewise.semantic_match.matching import MatchRules, MatchVerdict, consider
+from phasewise.semantic_match.evidence import Budget, EvidenceBook
+from phasewise.semantic_match.lessons import Lesson, LessonKind, write_lesson
+from phasewise.semantic_match.matching import MatchRules, MatchVerdict, consider, lesson_of
 
 AT_ONCE = 64
 NOISE = 0.8
@@ -44,25 +45,37 @@ async def fill(store: RedisAnswers, like: StoredAnswer, around: Sequence[Vector]
 async def teach(
     store: RedisAnswers, pairs: Sequence[tuple[str, str]], similarities: Sequence[float], like: StoredAnswer
 ) -> int:
-    """Teach the store by verified outcomes that these rewordings are right, until all of them are served."""
-    book, rules = EvidenceBook(Bound(BUDGET, CONFIDENCE)), MatchRules(min_similarity=0.85, audit_share=1e-6)
+    """Teach the store by verified outcomes that these rewordings are right, until all of them are served.
+
+    First the judge becomes trusted, by planted pairs.
+    """
+    book, rules = EvidenceBook(Budget(BUDGET, CONFIDENCE)), MatchRules(min_similarity=0.85, audit_share=1e-6)
     domain, taught = f"{like.tenant}/{like.namespace}/{like.model}", 0
-    basis = evidence_basis(SemanticConfig())
-    while taught < MOST_LESSONS:
-        left = 0
+    basis = evidence_basis(SemanticConfig(judge=JudgeConfig(model=like.model)))
+
+    async def learn(lesson: Lesson) -> None:
+        nonlocal taught
+        taught += 1
+        if taught > MOST_LESSONS:
+            raise SystemExit(f"error: nothing is proven by {MOST_LESSONS} lessons")
+        book.learn(lesson)
+        await store.teach(write_lesson(lesson))
+
+    while not book.judge.is_trusted:
+        kind = LessonKind.PLANTED_DIFFERENT
+        await learn(Lesson("", 0, "", right=True, at_unix_s=time.time(), basis=basis, kind=kind))
+    left = True
+    while left:
+        left = False
         for (stored, asked), similarity in zip(pairs, similarities, strict=True):
             neighbour = Neighbour(replace(like, question=stored), similarity)
             match = consider(asked, [neighbour], book, rules, domain, draw=0.5)
-            if match.verdict is MatchVerdict.NOTHING:
+            if match.chosen is None:
                 raise SystemExit(f"error: the pair {stored!r} is not even a candidate ({match.reason})")
             if match.verdict is MatchVerdict.EXPLORE:
-                lesson = match.lesson(domain, right=True, at_unix_s=time.time(), basis=basis)
-                book.learn(lesson)
-                await store.teach(lesson)
-                left, taught = left + 1, taught + 1
-        if not left:
-            return taught
-    raise SystemExit(f"error: nothing is proven by {MOST_LESSONS} lessons")
+                left = True
+                await learn(lesson_of(match.chosen, asked, domain, True, time.time(), basis))
+    return taught
 
 
 async def one_stored(redis_url: str, prefix: str) -> StoredAnswer:

@@ -1,7 +1,7 @@
 """How a question is put: frames with slots for what is asked, and several ways to ask for the same.
 
 Two questions have the same answer if, and only if, they come of the same frame with the same values in its
-slots. The frames themselves stand in development.py and held_out.py, changes of manner in manners.py.
+slots. The frames themselves stand in questions/, changes of manner in manners.py.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Frame:
 
     A form that ends in a mark is a sentence; any other is a clause that needs words around it ("could you
     tell me ..."). In both, [a|b] are ways to say the same, {slot} is filled. `swap` names two slots whose
-    exchange turns the roles round.
+    exchange turns the roles round. `mends_articles`: "a" before a vowel becomes "an", as in English.
     """
 
     name: str
@@ -75,6 +75,7 @@ class Frame:
     forms: tuple[str, ...]
     slots: Mapping[str, Pool]
     swap: tuple[str, str] | None = None
+    mends_articles: bool = True
 
     def kinds(self) -> set[Kind]:
         """Which near misses of its questions can be made."""
@@ -147,7 +148,7 @@ def put(question: Question, form: int, rng: Random) -> str:
     values = dict(question.values)
     text = _SLOT.sub(lambda found: values[found[1]], text)
     text = _SPACE_BEFORE_MARK.sub("", _SPACES.sub(" ", text)).strip()
-    return _ARTICLE.sub(r"\1n ", text)
+    return _ARTICLE.sub(r"\1n ", text) if question.frame.mends_articles else text
 
 
 def usual_form(frame: Frame, rng: Random) -> int:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from random import Random
+from typing import Any
 
-from .grammar import Frame, Kind, Question, put, usual_form
+from .grammar import Frame, Kind, Pool, Question, frame, pool, put, usual_form
 from .manners import Manner, Manners, draw_manner, in_manner, plain_manner
 
 SURFACE, COURTESY, SYNONYM, REWORDED = "surface", "courtesy", "synonym", "reworded"
@@ -27,15 +31,34 @@ class Library:
                 f"{self.name}: two frames have one name, so their answers would be taken for the same"
             )
 
-    def words_that_matter(self) -> set[str]:
-        """All words whose exchange makes another question."""
-        return {
-            word
-            for frame in self.frames
-            for pool in frame.slots.values()
-            for word in pool.words()
-            if word.isalpha()
-        }
+
+def read_library(path: Path) -> Library:
+    """The library of a file: manners, pools of values by name, and frames, whose slots name or hold pools."""
+    rows = tomllib.loads(path.read_text(encoding="utf-8"))
+    pools = {name: _pool(text) for name, text in rows["pools"].items()}
+    mends = rows.get("mends_articles", True)
+    return Library(
+        name=rows["name"],
+        frames=tuple(replace(_frame(row, pools), mends_articles=mends) for row in rows["frames"]),
+        manners=Manners(**{name: tuple(phrases) for name, phrases in rows["manners"].items()}),
+        late=frozenset(map(Kind, rows["late"])),
+    )
+
+
+def _frame(row: Mapping[str, Any], pools: Mapping[str, Pool]) -> Frame:
+    slots = {name: pools.get(text) or _pool(text) for name, text in row["slots"].items()}
+    return frame(
+        row["name"], row["domain"], row["forms"], tuple(row["swap"]) if "swap" in row else None, **slots
+    )
+
+
+def _pool(text: str) -> Pool:
+    """A pool as "kind: groups"; numbers in a row are written as 61..159."""
+    kind, _, groups = text.partition(": ")
+    first, is_range, last = groups.partition("..")
+    if is_range:
+        groups = "|".join(map(str, range(int(first), int(last) + 1)))
+    return pool(Kind(kind), groups)
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ of them then was not asked before, so that no stored answer has become old.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from .grammar import Frame, Kind, Question, draw_question, near_miss, plain_words, reworded_turn
+from .grammar import Frame, Kind, Question, draw_question, near_miss, reworded_turn
 from .library import Library, Wording, first_wording, reworded
 from .pairs import PARAPHRASE, QuestionPair
 from .requests import FRESH, REPEAT, Request
@@ -23,6 +23,8 @@ MIXES = (
     {REPEAT: 0.20, PARAPHRASE: 0.45, "near miss": 0.18, FRESH: 0.17},
     {REPEAT: 0.15, PARAPHRASE: 0.35, "near miss": 0.35, FRESH: 0.15},
 )
+COMES_AGAIN = {REPEAT: 0.6, PARAPHRASE: 0.2, "near miss": 0.1, FRESH: 0.1}
+"""The day after, when most questions were asked before, in these words or others."""
 RECENT = 600
 """Half of what comes again was asked among the last so many questions; the rest is what is always asked."""
 LATE_WEIGHT = 4
@@ -48,7 +50,6 @@ class _Past:
     by_class: dict[str, _Asked] = field(default_factory=dict)
     by_kind: dict[Kind, list[_Asked]] = field(default_factory=lambda: defaultdict(list))
     texts: set[str] = field(default_factory=set)
-    changes: set[frozenset[str]] = field(default_factory=set)
 
     def add(self, answer_class: str, asked: _Asked) -> None:
         """Something that was not asked before."""
@@ -61,12 +62,10 @@ class _Past:
 class Stream:
     """Draws a stream from a library, with pairs from elsewhere strewn in."""
 
-    def __init__(self, library: Library, seed: int, length: int, unrepeated: bool = False) -> None:
-        """With `unrepeated`, no paraphrase changes the same words of its original as one before it."""
+    def __init__(self, library: Library, seed: int, length: int) -> None:
         self._library = library
         self._rng = Random(f"stream {library.name} {seed}")
         self._length = length
-        self._unrepeated = unrepeated
         self._past = _Past()
         self._third = 0
 
@@ -77,15 +76,19 @@ class Stream:
             if place * 3 // self._length > self._third:
                 self._third += 1
                 self._turn()
-            yield strewn[place] if place in strewn else self._next()
+            yield strewn[place] if place in strewn else self._next(MIXES[self._third])
+
+    def again(self, length: int) -> Iterator[Request]:
+        """The day after, to be drawn after all requests."""
+        for _ in range(length):
+            yield self._next(COMES_AGAIN)
 
     def _turn(self) -> None:
         if self._third == 2:
             for asked in (self._past.asked, *self._past.by_kind.values()):
                 asked[:] = [each for each in asked if not _turns(each.frame)]
 
-    def _next(self) -> Request:
-        mix = MIXES[self._third]
+    def _next(self, mix: Mapping[str, float]) -> Request:
         what = self._rng.choices(list(mix), weights=list(mix.values()))[0]
         if not self._past.asked:
             return self._fresh()
@@ -111,11 +114,8 @@ class Stream:
             if other is None:
                 continue
             question = asked if self._third == 2 else reworded_turn(asked, self._rng)
-            before, text = wording.of(asked), other[0].of(question)
-            change = frozenset(set(plain_words(before)) ^ set(plain_words(text)))
-            if text in self._past.texts or (self._unrepeated and change in self._past.changes):
+            if other[0].of(question) in self._past.texts:
                 continue
-            self._past.changes.add(change)
             return self._said(question, other[0], f"{PARAPHRASE}_{other[1]}")
         return None
 

@@ -1,4 +1,5 @@
-"""What a stream's outcomes come to: shares, by kind and by third, with what chance leaves open."""
+"""What a stream's outcomes come to: shares, by thousands of requests and by kind, with what chance leaves
+open."""
 
 from __future__ import annotations
 
@@ -11,58 +12,50 @@ from typing import Any
 from .play import Given, Outcome
 
 INTERVAL_CONFIDENCE = 0.95
+THOUSAND = 1_000
 
 
 @dataclass(frozen=True)
 class KindShare:
-    """How many of a kind's requests got a wrong answer semantically."""
+    """How many of a kind's requests got a wrong answer that was made for another question."""
 
     kind: str
     requests: int
     wrong: int
 
-    @property
-    def share(self) -> float:
-        """Of all of the kind's requests that came to the semantic tier."""
-        return self.wrong / self.requests
-
     def facts(self) -> dict[str, Any]:
         """For the record, with the interval that holds the true share with 95% confidence."""
-        low, high = exact_interval(self.wrong, self.requests)
         return {
             "kind": self.kind,
             "requests": self.requests,
             "wrong": self.wrong,
-            "share": round(self.share, 5),
-            "interval": [round(low, 5), round(high, 5)],
+            "interval": [round(bound, 5) for bound in exact_interval(self.wrong, self.requests)],
         }
 
 
 def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """The figures of one run."""
-    half = len(outcomes) // 2
-    served = sum(outcome.given is Given.STORED for outcome in outcomes)
-    wrong = sum(map(_is_wrong, outcomes))
+    """The figures of one run; those by thousands are of each thousand requests in turn."""
+    served = sum(outcome.is_served for outcome in outcomes)
+    wrong = sum(outcome.is_wrong for outcome in outcomes)
+    parts = [outcomes[start : start + THOUSAND] for start in range(0, len(outcomes), THOUSAND)]
     return {
         "requests": len(outcomes),
-        "exact_hits": sum(outcome.given is Given.EXACT for outcome in outcomes),
-        "served_by_meaning": served,
+        "exact_hits": _count(outcomes, Given.EXACT),
+        "alias_hits": _count(outcomes, Given.ALIAS),
+        "semantic_hits": _count(outcomes, Given.STORED),
         "wrong": wrong,
-        "wrong_share": _share(wrong, served),
-        "wrong_share_of_requests": _share(wrong, len(outcomes)),
-        "hit_rate": hit_rate(outcomes),
-        "hit_rate_second_half": hit_rate(outcomes[half:]),
-        "explored_share": _share(sum(outcome.given is Given.EXPLORED for outcome in outcomes), len(outcomes)),
-        "thirds": [_third(outcomes, third) for third in range(3)],
+        "wrong_share": round(wrong / served, 5) if served else 0.0,
+        "wrong_interval": [round(bound, 5) for bound in exact_interval(wrong, served)] if served else None,
+        "hits_by_thousand": [hits(part) for part in parts],
+        "chances_by_thousand": [sum(outcome.could_hit for outcome in part) for part in parts],
+        "judged_by_thousand": [_count(part, Given.JUDGED) for part in parts],
+        "wrong_by_thousand": [sum(outcome.is_wrong for outcome in part) for part in parts],
     }
 
 
-def hit_rate(outcomes: Iterable[Outcome]) -> float | None:
-    """The share served rightly of those requests whose answer was asked for before, in other words."""
-    could = [outcome for outcome in outcomes if outcome.could_hit]
-    return _share(
-        sum(outcome.given is Given.STORED and outcome.right is True for outcome in could), len(could)
-    )
+def hits(outcomes: Iterable[Outcome]) -> int:
+    """How many were served rightly of those requests whose answer was asked for before, in other words."""
+    return sum(outcome.could_hit and outcome.is_served and outcome.right is True for outcome in outcomes)
 
 
 def kind_shares(outcomes: Iterable[Outcome]) -> list[KindShare]:
@@ -72,14 +65,9 @@ def kind_shares(outcomes: Iterable[Outcome]) -> list[KindShare]:
     for outcome in outcomes:
         if outcome.given is not Given.EXACT:
             requests[outcome.kind] += 1
-            wrong[outcome.kind] += _is_wrong(outcome)
+            wrong[outcome.kind] += outcome.is_wrong
     shares = [KindShare(kind, count, wrong[kind]) for kind, count in requests.items()]
-    return sorted(shares, key=lambda each: (-each.share, each.kind))
-
-
-def worst_kind(shares: Sequence[KindShare]) -> KindShare | None:
-    """The one of which the largest share was answered wrongly, however few they were."""
-    return shares[0] if shares else None
+    return sorted(shares, key=lambda each: (-each.wrong / each.requests, each.kind))
 
 
 def exact_interval(hits: int, trials: int, confidence: float = INTERVAL_CONFIDENCE) -> tuple[float, float]:
@@ -90,23 +78,8 @@ def exact_interval(hits: int, trials: int, confidence: float = INTERVAL_CONFIDEN
     return low, high
 
 
-def _third(outcomes: Sequence[Outcome], third: int) -> dict[str, Any]:
-    part = [outcome for outcome in outcomes if outcome.third == third]
-    served = sum(outcome.given is Given.STORED for outcome in part)
-    return {
-        "wrong": sum(map(_is_wrong, part)),
-        "wrong_share": _share(sum(map(_is_wrong, part)), served),
-        "hit_rate": hit_rate(part),
-        "explored_share": _share(sum(outcome.given is Given.EXPLORED for outcome in part), len(part)),
-    }
-
-
-def _is_wrong(outcome: Outcome) -> bool:
-    return outcome.given is Given.STORED and not outcome.right
-
-
-def _share(part: int, whole: int) -> float | None:
-    return round(part / whole, 5) if whole else None
+def _count(outcomes: Iterable[Outcome], given: Given) -> int:
+    return sum(outcome.given is given for outcome in outcomes)
 
 
 def _at_most(hits: int, trials: int, share: float) -> float:

@@ -47,7 +47,6 @@ def test_the_version_and_the_lists_of_commands_are_shown_without_importing_any(a
     [
         (["engine", "fake", "--help"], {"engine", "engine_calibrate"}),
         (["engine", "calibrate", "--help"], {"engine", "engine_fake"}),
-        (["cache", "stats", "--help"], {"cache_evaluate"}),
         (["model", "list", "--help"], {"model_sheet"}),
     ],
     ids=lambda it: " ".join(it) if isinstance(it, list) else "",

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phasewise.clients.redis_answers import read_answer, read_lesson
-from tests.contract.answer_store import answer, lesson
+from phasewise.clients.redis_answers import read_answer
+from tests.contract.answer_store import answer
 
 WHOLE = answer(tags=("a", "b"), prompt_tokens=7, output_tokens=4, start_s=0.5, stream_s=1)
 _json = st.recursive(
@@ -32,7 +32,6 @@ def test_what_was_written_is_read():
     assert read_answer(written(WHOLE)) == WHOLE
     bare = answer()
     assert read_answer(written(bare)) == bare
-    assert read_lesson(written(lesson())) == lesson()
 
 
 @pytest.mark.parametrize(
@@ -59,18 +58,10 @@ def test_an_answer_of_other_types_is_none(changes):
     assert read_answer(written(WHOLE, **changes)) is None
 
 
-@pytest.mark.parametrize(
-    "changes", [{"right": "x"}, {"right": 1}, {"at_unix_s": None}, {"domain": 5}, {"cell": None}], ids=str
-)
-def test_a_lesson_of_other_types_is_none(changes):
-    assert read_lesson(written(lesson(), **changes)) is None
-
-
 @given(text=st.binary(max_size=20) | _json.map(lambda it: orjson.dumps(it, option=orjson.OPT_NON_STR_KEYS)))
 @settings(max_examples=50)
 def test_nothing_that_redis_can_hold_raises(text):
     assert read_answer(text) is None
-    assert read_lesson(text) is None
 
 
 @given(name=st.sampled_from(sorted(asdict(WHOLE))), value=_json)

@@ -280,7 +280,7 @@ async def test_whoever_stops_waiting_does_not_shift_others_answers(store):
 
 async def test_lessons_are_read_in_order_and_once(store):
     assert (await store.lessons(""))[1] == []
-    first = [lesson(1), lesson(2, right=False, domain="t2/ünï/m")]
+    first = [lesson(1), lesson(2)]
     for each in first:
         await store.teach(each)
     place, reported = await store.lessons("")
@@ -293,10 +293,18 @@ async def test_lessons_are_read_in_order_and_once(store):
     assert len((await store.lessons(""))[1]) == 3
 
 
+@pytest.mark.parametrize(
+    "written", [b"", b"{}", b"\xff\0\r\n", "ünï".encode(), b"x" * 10_000], ids=lambda it: str(it[:9])
+)
+async def test_a_lesson_is_given_as_it_was_taught(store, written):
+    await store.teach(written)
+    assert list((await store.lessons(""))[1]) == [written]
+
+
 async def test_many_lessons_are_read_completely(store):
     await asyncio.gather(*(store.teach(lesson(number)) for number in range(600)))
     reported = await all_lessons(store)
-    assert sorted(each.at_unix_s for each in reported) == [float(number) for number in range(600)]
+    assert sorted(reported) == sorted(map(lesson, range(600)))
 
 
 async def test_a_purge_leaves_what_was_learned(store):

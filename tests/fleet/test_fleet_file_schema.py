@@ -112,7 +112,8 @@ WRONG = [
     "gateway: {api_keys: [{tenant: a}]}",
     "gateway: {host: 0.0.0.0}",
     "gateway: {tls: {certificate: a.pem}}",
-    "gateway: {cache: {semantic: {judge: {kind: model}}}}",
+    "gateway: {cache: {semantic: {judge: {kind: embedding}}}}",
+    "gateway: {cache: {semantic: {judge: {share: 0}}}}",
     "gateway: {cache: {semantic: {embedder: {kind: http}}}}",
     "gateway: {cache: {mode: on}}",
     "gateway: {kv_transfer: {when: sometimes}}",
@@ -142,7 +143,8 @@ def test_a_mistake_is_one_for_the_parser_and_for_the_schema(text, tmp_path):
         "gateway: {host: localhost}",
         f"gateway: {{host: 0.0.0.0, api_keys: [{{sha256: {'ab' * 32}}}]}}",
         "gateway: {cache: {semantic: {embedder: {model: minilm-l6}}}}",
-        "gateway: {cache: {semantic: {judge: {kind: model, model: m}}}}",
+        "gateway: {cache: {semantic: {judge: {model: m, share: 1}}}}",
+        "gateway: {cache: {semantic: {judge: {kind: score, model: m, min_score: 0.7}}}}",
     ],
 )
 def test_what_the_parser_accepts_fits_the_schema(text, tmp_path):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from dataclasses import replace
 
 import numpy as np
 import orjson
@@ -15,15 +14,17 @@ from phasewise.core.caching import Neighbour, StoredAnswer
 from phasewise.core.errors import StoreRejected
 from phasewise.fleet.config import SemanticConfig
 from phasewise.gateway.answer_cache.semantic import evidence_basis
-from phasewise.semantic_match.evidence import Bound, EvidenceBook
-from phasewise.semantic_match.matching import MatchRules, MatchVerdict, consider
+from phasewise.semantic_match.evidence import Budget, EvidenceBook
+from phasewise.semantic_match.lessons import Lesson, LessonKind, write_lesson
+from phasewise.semantic_match.matching import MatchRules, MatchVerdict, consider, lesson_of
 from tests.gateway.harness import listening
 
 QUESTION = "How do I reset my password?"
 REWORDED = "How can I reset my password?"
+ANOTHER_WORDING = "How would I reset my password?"
 NEGATED = "How do I not reset my password?"
 ELSEWHERE = "Which rivers flow through Vienna?"
-DEGREES = {QUESTION: 0.0, REWORDED: 5.0, NEGATED: 3.0, ELSEWHERE: 90.0}
+DEGREES = {QUESTION: 0.0, REWORDED: 5.0, ANOTHER_WORDING: 8.0, NEGATED: 3.0, ELSEWHERE: 90.0}
 SIMILARITY = math.cos(math.radians(DEGREES[REWORDED]))
 
 
@@ -101,15 +102,28 @@ class FlakyStore(ProcessAnswers):
 
 
 class SetJudge:
-    """Says what it was set to, and remembers what it was asked."""
+    """Says of real questions what it was set to, and remembers what it was asked.
 
-    def __init__(self, verdict=True):
+    Of planted ones it says what is true, unless it is `gullible`.
+    """
+
+    def __init__(self, verdict=True, *, gullible=False):
         self.verdict = verdict
+        self.gullible = gullible
         self.asked = []
+        self.planted = []
+        self.calls = self.prompt_tokens = 0
+        self.busy_s = 0.0
 
-    async def right(self, question, stored, made):
-        self.asked.append((question, stored, made))
-        return self.verdict
+    async def approves(self, pair):
+        self.calls += 1
+        self.prompt_tokens += 300
+        self.busy_s += 0.01
+        if pair.asked in DEGREES:
+            self.asked.append(pair)
+            return self.verdict
+        self.planted.append(pair)
+        return self.gullible or pair.asked.rstrip("?.") == pair.stored.rstrip("?.")
 
 
 def make_answer(question=QUESTION, **fields):
@@ -120,19 +134,47 @@ def make_answer(question=QUESTION, **fields):
     return StoredAnswer(question=question, **{**defaults, **fields})
 
 
-def proving_lessons(question, stored, similarity, domain, bound=None):
-    """Right outcomes, in the order in which they would be learned, until such a match is served.
+async def teach_all(store, lessons):
+    """What a former life of this gateway would have learned."""
+    for lesson in lessons:
+        await store.teach(write_lesson(lesson))
 
-    They are those of a cache that is configured as it comes.
+
+def planted_lesson(right, basis=""):
+    """The judge was asked about a planted pair that differs."""
+    return Lesson("", 0, "", right, 1.0, basis, kind=LessonKind.PLANTED_DIFFERENT)
+
+
+def basis_of(judging_model=None):
+    """What lessons of a semantic cache name that is configured as it comes, with this model as its judge."""
+    return evidence_basis(SemanticConfig(judge={"model": judging_model}))
+
+
+def trusting_lessons(judging_model=None):
+    """Planted pairs that the judge was right about, until it is trusted."""
+    book, lessons = EvidenceBook(Budget(0.01, 0.95)), []
+    while not book.judge.is_trusted:
+        lessons.append(planted_lesson(True, basis_of(judging_model)))
+        book.learn(lessons[-1])
+    return lessons
+
+
+def proving_lessons(question, stored, similarity, domain, judging_model=None):
+    """What makes the judge trusted, and right outcomes, in the order of learning, until a match is served.
+
+    They are those of a cache that is configured as it comes. One pair counts once, so each is
+    of another request.
     """
-    book = EvidenceBook(bound or Bound(0.01, 0.95))
+    book, lessons = EvidenceBook(Budget(0.01, 0.95)), trusting_lessons(judging_model)
+    for lesson in lessons:
+        book.learn(lesson)
     near = [Neighbour(make_answer(stored), similarity)]
-    lessons = []
     while len(lessons) < 5_000:
         match = consider(question, near, book, MatchRules(0.85, 0.05), domain, 0.99)
         if match.verdict is MatchVerdict.SERVE:
-            return [replace(it, basis=evidence_basis(SemanticConfig())) for it in lessons]
-        lessons.append(match.lesson(domain, True, float(len(lessons))))
+            return lessons
+        asked, at_unix_s = f"asked {len(lessons)}", float(len(lessons))
+        lessons.append(lesson_of(match.chosen, asked, domain, True, at_unix_s, basis_of(judging_model)))
         book.learn(lessons[-1])
     raise AssertionError("this is never proven")
 

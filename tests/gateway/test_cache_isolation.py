@@ -17,15 +17,17 @@ from tests.gateway.cache_parts import (
     REWORDED,
     SIMILARITY,
     AngleEmbedder,
+    SetJudge,
     TaggingEngine,
     proving_lessons,
     status_of,
+    teach_all,
     text_of,
 )
 from tests.gateway.harness import ADMIN, chat_body, eventually, running_gateway
 
 KEYS = {"a": "key-of-a", "b": "key-of-b"}
-HIT, NEAR_HIT = "hit; detail=exact", "hit; detail=semantic"
+HIT, NEAR_HIT, ALIAS_HIT = "hit; detail=exact", "hit; detail=semantic", "hit; detail=alias"
 
 
 def as_tenant(tenant, **headers):
@@ -62,18 +64,21 @@ class Scene:
         assert reply.status == 200, reply.body
         return orjson.loads(reply.body)
 
-    async def teach(self, lessons):
+    @property
+    def judge(self):
+        return self.gateway.app.gateway.cache._judge
+
+    async def prove(self, tenant):
+        """Let this tenant's rewordings be proven, by a judge that is trusted."""
+        domain = f"{tenant}/default/fake-model"
         store = self.gateway.app.gateway.cache._store
-        for lesson in lessons:
-            await store.teach(lesson)
-        wanted = sum(it.right for it in lessons)
-        domain = lessons[0].domain
+        await teach_all(store, proving_lessons(REWORDED, QUESTION, SIMILARITY, domain, "fake-model"))
 
-        async def learned():
-            cells = (await self.report())["cells"]
-            return sum(it["right"] for it in cells if it["domain"] == domain) >= wanted
+        async def proven():
+            regions = (await self.report())["semantic"]["regions"]
+            return any(it["proven"] for it in regions if it["domain"] == domain)
 
-        await eventually(learned, 20.0)
+        await eventually(proven)
 
 
 @pytest.fixture(params=["process", "redis"])
@@ -86,6 +91,7 @@ def store_config(request):
 @pytest.fixture
 async def scene(store_config, monkeypatch):
     monkeypatch.setattr(cache_building, "build_embedder", lambda config, home: AngleEmbedder())
+    monkeypatch.setattr(cache_building, "FleetJudge", lambda config, world, clients: SetJudge())
     monkeypatch.setattr(cache_learning, "READ_EVERY_S", 0.01)
     engine = TaggingEngine()
     keys = tuple(ApiKey(sha256=key_sha256(key), tenant=tenant) for tenant, key in KEYS.items())
@@ -108,7 +114,7 @@ async def test_two_tenants_with_one_request_never_share_an_answer(scene):
 
 
 async def test_a_proven_match_of_one_tenant_is_nothing_to_another(scene):
-    await scene.teach(proving_lessons(REWORDED, QUESTION, SIMILARITY, "a/default/fake-model"))
+    await scene.prove("a")
     mine = text_of(await scene.asked("a"))
     reply = await scene.ask("a", REWORDED)
     assert (status_of(reply), text_of(reply)) == (NEAR_HIT, mine)
@@ -168,28 +174,51 @@ async def test_a_purge_of_one_tenant_leaves_the_others(scene):
 
 
 async def test_whatever_a_tenant_teaches_nobody_else_learns(scene):
-    theirs = proving_lessons(REWORDED, QUESTION, SIMILARITY, "b/default/fake-model")
-    await scene.teach(theirs * 3)
+    await scene.prove("b")
     await scene.asked("a")
     reported = await scene.admin(
         "explain", model="fake-model", text=REWORDED, tenant="a", fields={"max_tokens": 8}
     )
     assert reported["result"] == "explored"
-    assert (reported["neighbours"][0]["right"], reported["neighbours"][0]["proven"]) == (0, False)
+    assert (reported["neighbours"][0]["change"], reported["neighbours"][0]["verified"]) == ("new", 0)
     assert status_of(await scene.ask("a", REWORDED)) == "fwd=miss; detail=explored"
+
+
+async def test_an_alias_of_one_tenant_is_nothing_to_another(scene):
+    await scene.prove("b")
+    for tenant in KEYS:
+        # What is proven is served, so that only what is not becomes an alias.
+        docs = [(b"x-phasewise-cache-namespace", b"docs")]
+        await scene.asked(tenant, headers=docs)
+    known = (await scene.report())["semantic"]["aliases"]
+    reply = await scene.ask("a", REWORDED, headers=docs)
+    assert status_of(reply) == "fwd=miss; detail=explored"
+
+    async def learned():
+        return (await scene.report())["semantic"]["aliases"] == known + 1
+
+    await eventually(learned)
+    await scene.admin("purge", namespace="docs")
+    mine = text_of(await scene.asked("a", headers=docs))
+    reply = await scene.ask("a", REWORDED, headers=docs)
+    assert (status_of(reply), text_of(reply)) == (ALIAS_HIT, mine)
+    await scene.asked("b", headers=docs)
+    reply = await scene.ask("b", REWORDED, headers=docs)
+    assert status_of(reply) == "fwd=miss; detail=explored"
+    assert text_of(reply).split()[0] != mine.split()[0]
 
 
 async def test_a_tenant_who_poisons_its_own_cache_poisons_nobody_elses(scene):
     """One wrong outcome after the other, by requests alone: another tenant's match is served all the same."""
-    await scene.teach(proving_lessons(REWORDED, QUESTION, SIMILARITY, "a/default/fake-model"))
+    await scene.prove("a")
     mine = text_of(await scene.asked("a"))
+    scene.judge.verdict = False
     for limit in range(100, 110):
         await scene.asked("b", max_tokens=limit)
-        # Every answer of this engine is another, so to a judge of texts every match is wrong.
         assert status_of(await scene.ask("b", REWORDED, max_tokens=limit)) == "fwd=miss; detail=explored"
 
     async def judged():
-        return (await scene.report())["judged"]["semantic"]["wrong"] == 10
+        return (await scene.report())["semantic"]["judged"]["no"] == 10
 
     await eventually(judged)
     reply = await scene.ask("a", REWORDED)
@@ -200,7 +229,7 @@ async def test_whoever_asks_whatever_is_answered_with_what_was_made_for_the_same
     """Many requests by lot: what comes from the cache was made for that tenant, namespace and prompt."""
     lot = random.Random(7)  # noqa: S311 - no secret
     for tenant in KEYS:
-        await scene.teach(proving_lessons(REWORDED, QUESTION, SIMILARITY, f"{tenant}/default/fake-model"))
+        await scene.prove(tenant)
     made_for, hits = {}, 0
     for _ in range(80):
         tenant, namespace = lot.choice("ab"), lot.choice(["default", "docs"])

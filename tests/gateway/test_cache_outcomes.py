@@ -1,4 +1,4 @@
-"""Whatever the model says to a question is compared with the stored answer, or counts against it."""
+"""Which answers of a model are stored, and which text of the others is used."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from phasewise.fleet.config import CacheConfig
 from phasewise.gateway.answer_cache import learning as cache_learning
+from tests.gateway.cache_parts import status_of
 from tests.gateway.harness import eventually, listening, running_gateway
 from tests.gateway.server.test_client_timeouts import STREAM_HEAD, chunked
 
@@ -44,54 +45,55 @@ class Model:
 
 
 @contextlib.asynccontextmanager
-async def shadowing(*said):
-    """A gateway that compares, before a model that says an answer to be kept first, and its verdicts."""
+async def saying(*said):
+    """A gateway before a model that says these, what its cache reports, and the answers it was left."""
     async with (
-        listening(Model((KEPT, "stop"), *said).answer) as worker,
-        running_gateway([worker], cache=CacheConfig()) as gateway,
+        listening(Model(*said).answer) as worker,
+        running_gateway([worker], cache=CacheConfig(mode="serve")) as gateway,
     ):
+        cache, left = gateway.app.gateway.pipeline._driver.found._cache, []
+        leave = cache.leave
 
-        def report():
-            return gateway.app.gateway.pipeline._driver.found._cache.report()
+        def note(lookup, made):
+            left.append(made)
+            leave(lookup, made)
 
-        await gateway.chat()
+        cache.leave = note
+        yield gateway, cache.report, left
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_answer_in_text_that_ended_by_itself_is_stored(stream):
+    async with saying((KEPT, "stop")) as (gateway, report, left):
+        await gateway.chat(stream=stream)
         await eventually(lambda: report()["entries"] == 1)
-        yield gateway, report
-
-
-async def verdict_of(report):
-    counts = await eventually(
-        lambda: any(report()["judged"]["exact"].values()) and report()["judged"]["exact"]
-    )
-    return [verdict for verdict, count in counts.items() if count]
+    assert [it.text for it in left] == [KEPT["content"]]
 
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize(
-    ("message", "finish_reason"),
+    ("message", "finish_reason", "text"),
     [
-        ({"content": "Open the"}, "length"),
-        ({"content": ""}, "stop"),
-        ({"content": None, "refusal": "I cannot help with that."}, "stop"),
-        (KEPT, "content_filter"),
-        ({**KEPT, "reasoning_content": "Hm."}, "stop"),
+        ({"content": "Open the"}, "length", "Open the"),
+        ({"content": ""}, "stop", ""),
+        ({"content": None, "refusal": "I cannot help with that."}, "stop", ""),
+        (KEPT, "content_filter", ""),
+        ({**KEPT, "reasoning_content": "Hm."}, "stop", ""),
     ],
 )
-async def test_an_answer_that_could_not_be_stored_shows_that_the_stored_one_was_wrong(
-    stream, message, finish_reason
-):
-    async with shadowing((message, finish_reason)) as (gateway, report):
-        await gateway.chat(stream=stream)
-        assert await verdict_of(report) == ["wrong"]
-
-
-async def test_an_answer_that_was_cut_off_after_the_same_words_was_right():
-    async with shadowing((KEPT, "length")) as (gateway, report):
-        await gateway.chat()
-        assert await verdict_of(report) == ["right"]
+async def test_any_other_answer_is_not_stored_and_only_its_text_is_used(stream, message, finish_reason, text):
+    async with saying(*[(message, finish_reason)] * 2) as (gateway, report, left):
+        for _ in range(2):
+            reply = await gateway.chat(stream=stream)
+            assert status_of(reply) == "fwd=miss"
+        await eventually(lambda: report()["unfit"] == 2)
+        assert report()["entries"] == 0
+    assert [(it.text, it.keepable) for it in left] == [(text, False)] * 2
 
 
 async def test_of_an_answer_that_never_came_nothing_is_known():
-    async with shadowing(*[None] * 8) as (gateway, report):
+    async with saying(*[None] * 8) as (gateway, report, left):
         await gateway.chat()
-        assert await verdict_of(report) == ["unknown"]
+        await eventually(lambda: report()["results"] == {"miss": 1})
+        assert report()["unfit"] == 0
+    assert left == [None]

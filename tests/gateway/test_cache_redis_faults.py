@@ -28,9 +28,11 @@ from tests.gateway.cache_parts import (
     REWORDED,
     SIMILARITY,
     AngleEmbedder,
+    SetJudge,
     TaggingEngine,
     proving_lessons,
     status_of,
+    teach_all,
     text_of,
 )
 from tests.gateway.gateway_process import start
@@ -44,6 +46,7 @@ LONG_S = 30.0
 @pytest.fixture(autouse=True)
 def quick_parts(monkeypatch):
     monkeypatch.setattr(cache_building, "build_embedder", lambda config, home: AngleEmbedder())
+    monkeypatch.setattr(cache_building, "FleetJudge", lambda config, world, clients: SetJudge())
     monkeypatch.setattr(cache_guard, "TRY_AGAIN_EVERY_S", 0.05)
     monkeypatch.setattr(cache_learning, "READ_EVERY_S", 0.02)
     monkeypatch.setattr(cache_learning, "COUNT_EVERY_S", 0.02)
@@ -83,12 +86,13 @@ async def is_well(gateway):
     return not await is_degraded(gateway)
 
 
-async def has_learned(gateway, domain):
-    return domain in {cell["domain"] for cell in (await report_of(gateway))["cells"]}
+async def has_learned(gateway):
+    return (await report_of(gateway))["semantic"]["aliases"] == 1
 
 
 async def has_proven(gateway, domain):
-    return any(it["domain"] == domain and it["proven"] for it in (await report_of(gateway))["cells"])
+    regions = (await report_of(gateway))["semantic"]["regions"]
+    return any(it["domain"] == domain and it["proven"] for it in regions)
 
 
 class Load:
@@ -186,17 +190,25 @@ async def test_two_gateways_on_one_redis_share_answers_and_what_they_learned(red
     ):
         made = text_of(await one.chat(QUESTION))
         assert text_of(await hits(other)) == made
-        # To a judge of texts this engine, which never says the same twice, is wrong whenever it is compared.
         assert status_of(await one.chat(REWORDED)) == "fwd=miss; detail=explored"
-        await eventually(lambda: has_learned(other, "default/default/fake-model"), LONG_S)
-        for lesson in proving_lessons(REWORDED, QUESTION, SIMILARITY, "default/proven/fake-model"):
-            await one.app.gateway.cache._store.teach(lesson)
+        await eventually(lambda: has_learned(other), LONG_S)
+        lessons = proving_lessons(
+            REWORDED, QUESTION, SIMILARITY, "default/proven/fake-model", judging_model="fake-model"
+        )
+        await teach_all(one.app.gateway.cache._store, lessons)
         proven = [(b"x-phasewise-cache-namespace", b"proven")]
         made = text_of(await one.chat(QUESTION, headers=proven))
         await eventually(lambda: has_proven(other, "default/proven/fake-model"), LONG_S)
         assert text_of(await hits(other, headers=proven)) == made
         reply = await other.chat(REWORDED, headers=proven)
         assert (status_of(reply), text_of(reply)) == (NEAR_HIT, made)
+        # The judge is trusted now, so the alias that one gateway has learned is served by the other.
+        purged = await one.fetch("POST", "/phasewise/v1/cache/purge", {"namespace": "default"}, ADMIN)
+        assert orjson.loads(purged.body) == {"purged": 2}
+        await one.chat(QUESTION)
+        made = text_of(await hits(other))
+        reply = await other.chat(REWORDED)
+        assert (status_of(reply), text_of(reply)) == ("hit; detail=alias", made)
 
 
 async def test_a_purge_by_one_gateway_holds_for_the_other(redis_search):
@@ -240,7 +252,7 @@ def test_an_embedding_model_that_was_not_fetched_stops_the_start(monkeypatch, tm
 
 def test_a_judge_that_nobody_serves_stops_the_start():
     semantic = SemanticConfig(judge={"kind": "model", "model": "judge-7b"})
-    with pytest.raises(ConfigError, match="accepted: fake-model"):
+    with pytest.raises(ConfigError, match=r"which no worker serves.*file: fake-model"):
         build_app(file_with(CacheConfig(semantic=semantic)))
 
 
@@ -255,7 +267,7 @@ async def test_an_empty_cache_section_watches_in_this_process_and_serves_nothing
 
         await eventually(seen)
         report = await report_of(gateway)
-        assert (report["mode"], report["store"], report["semantic"]) == ("shadow", "process", False)
+        assert (report["mode"], report["store"], report["semantic"]) == ("shadow", "process", None)
         assert report["results"]["shadow_exact"] >= 1
 
 

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from pathlib import Path
 
-import numpy as np
 import orjson
 import pytest
+from typer.testing import CliRunner
 
-from phasewise.clients.embedders import OnnxEmbedder
+from phasewise.cli.app import app
 from phasewise.clients.embedding_folder import resolve_embedding_model
 from phasewise.clients.http_client import Timeouts
-from phasewise.clients.redis_answers import RedisAnswers
-from phasewise.core.caching import Neighbour
 from phasewise.fleet.config import CacheConfig
-from phasewise.gateway.answer_cache.semantic import evidence_basis
-from phasewise.semantic_match.evidence import Bound, EvidenceBook
-from phasewise.semantic_match.matching import MatchRules, MatchVerdict, consider
-from tests.gateway.cache_parts import make_answer
-from tests.gateway.harness import ADMIN, chat_body, events_of, eventually, request_id_of, running_gateway
+from phasewise.semantic_match.planted import PER_JUDGED
+from tests.gateway.harness import (
+    ADMIN,
+    ADMIN_KEY,
+    chat_body,
+    events_of,
+    eventually,
+    request_id_of,
+    running_gateway,
+)
 from tests.real_engine import ROOT
 
 pytestmark = pytest.mark.real
@@ -32,7 +36,6 @@ NEGATED = "What is not the capital of France?"
 KEPT_WITHIN_S = 60.0
 PATIENT_DEADLINE_S = 10.0
 """Tests run beside an engine on the same cores: here what is found matters, not when."""
-MOST_LESSONS = 2_000
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +45,8 @@ def embedding_model():
 
 
 def cache(mode, redis=None, embedding_model=None):
-    semantic = {"embedder": {"model": str(embedding_model)}, "audit_share": 1e-6} if embedding_model else None
+    embedder, judge = {"model": str(embedding_model)}, {"share": 1.0}
+    semantic = {"embedder": embedder, "judge": judge, "audit_share": 1e-6} if embedding_model else None
     shared = {"url": redis.url, "key_prefix": f"real-{time.monotonic_ns()}"} if redis else None
     return CacheConfig(mode=mode, redis=shared, semantic=semantic, deadline_s=PATIENT_DEADLINE_S)
 
@@ -79,35 +83,38 @@ async def report_of(gateway):
     return orjson.loads((await gateway.fetch("GET", "/phasewise/v1/cache", headers=ADMIN)).body)
 
 
-async def teach(redis, config, embedding_model, model):
-    """Leave in Redis what a former life of the cache would have: that such rewordings were verified right."""
-    embedder = OnnxEmbedder(embedding_model)
-    await embedder.start()
-    store = RedisAnswers(redis.url, config.redis.key_prefix)
-    await store.start(embedder.space, embedder.dimensions)
-    first, second = [np.frombuffer(await embedder.embed(text), "<f4") for text in (QUESTION, REWORDED)]
-    neighbour = Neighbour(make_answer(question=QUESTION), float(first @ second))
-    semantic = config.semantic
-    book = EvidenceBook(Bound(semantic.max_wrong_answers, semantic.confidence))
-    rules, domain = MatchRules(semantic.min_similarity, semantic.audit_share), f"default/default/{model}"
-    for _ in range(MOST_LESSONS):
-        match = consider(REWORDED, [neighbour], book, rules, domain, draw=0.5)
-        if match.verdict is MatchVerdict.SERVE:
-            break
-        lesson = match.lesson(domain, right=True, at_unix_s=time.time(), basis=evidence_basis(semantic))
-        book.learn(lesson)
-        await store.teach(lesson)
-    assert match.verdict is MatchVerdict.SERVE
-    await store.close()
-    await embedder.close()
+class Overheard:
+    """What the judge asks the engine, and what that replies."""
+
+    def __init__(self, gateway):
+        judge = gateway.app.gateway.cache._judge
+        self.asked = []
+        self._post = judge._post
+        judge._post = self.post
+
+    async def post(self, worker, path, body):
+        reply = await self._post(worker, path, body)
+        self.asked.append((path, body, reply))
+        return reply
 
 
-async def test_repeated_and_reworded_questions_stream_from_the_cache_and_a_negated_one_does_not(
+async def until_judged(gateway, matches):
+    """Once this many matches have been judged, and what was planted after them."""
+
+    async def judged():
+        semantic = (await report_of(gateway))["semantic"]
+        planted = sum(sum(semantic["judge"][kind].values()) for kind in ("different", "equal"))
+        is_done = sum(semantic["judged"].values()) == matches and planted == PER_JUDGED * matches
+        return semantic if is_done else None
+
+    return await eventually(judged, timeout_s=KEPT_WITHIN_S)
+
+
+async def test_exact_hits_alone_are_served_while_the_fleets_own_small_model_is_not_trusted(
     real_engine, redis_search, embedding_model
 ):
-    config = cache("serve", redis_search, embedding_model)
-    await teach(redis_search, config, embedding_model, real_engine.model)
-    async with gateway_with(config, real_engine) as gateway:
+    async with gateway_with(cache("serve", redis_search, embedding_model), real_engine) as gateway:
+        overheard = Overheard(gateway)
         made, said, computed = await ask(gateway, real_engine, QUESTION)
         assert "fwd=miss" in said
         assert (computed["finish"], len(computed["attempts"])) == ("stop", 1), made
@@ -123,14 +130,35 @@ async def test_repeated_and_reworded_questions_stream_from_the_cache_and_a_negat
         assert timeline["cache"]["start"] > 0
         for each in (computed, timeline):
             assert each["ttft"]["total_ms"] > 0
+        assert overheard.asked == []
 
-        reworded, said, timeline = await ask(gateway, real_engine, REWORDED)
-        assert (reworded, said) == (made, "phasewise; hit; detail=semantic")
-        assert (timeline["cache"]["result"], timeline["attempts"]) == ("hit_semantic", [])
-
+        _, said, timeline = await ask(gateway, real_engine, REWORDED)
+        assert said == "phasewise; fwd=miss; detail=explored"
+        assert (timeline["cache"]["why"], len(timeline["attempts"])) == ("new_change", 1)
         _, said, timeline = await ask(gateway, real_engine, NEGATED)
         assert said == "phasewise; fwd=miss; detail=guarded"
         assert (timeline["cache"]["why"], len(timeline["attempts"])) == ("negation", 1)
+
+        semantic = await until_judged(gateway, 1)
+        assert len(overheard.asked) == semantic["judge"]["calls"] == 1 + PER_JUDGED
+        for path, body, reply in overheard.asked:
+            assert (path, body["max_tokens"]) == ("/v1/chat/completions", 1)
+            assert (reply["model"], reply["usage"]["completion_tokens"]) == (real_engine.model, 1)
+        tokens = sum(reply["usage"]["prompt_tokens"] for _, _, reply in overheard.asked)
+        assert semantic["judge"]["prompt_tokens"] == tokens > 0
+        assert semantic["judge"]["busy_s"] > 0
+
+        # Whatever it said of them, the next is explored too, and no alias is served.
+        purged = await gateway.fetch("POST", "/phasewise/v1/cache/purge", {"all": True}, ADMIN)
+        assert orjson.loads(purged.body)["purged"] >= 1
+        await ask(gateway, real_engine, QUESTION)
+        await until_kept(gateway, 1)
+        _, said, _ = await ask(gateway, real_engine, REWORDED)
+        assert said == "phasewise; fwd=miss; detail=explored"
+        assert (await until_judged(gateway, 2))["judge"]["trusted"] is False
+        stats = ["cache", "stats", gateway.url, "--admin-key", ADMIN_KEY]
+        shown = (await asyncio.to_thread(CliRunner().invoke, app, stats)).stdout
+        assert "Only exact hits" in " ".join(shown.split())
 
 
 async def test_a_shadow_serves_nothing_and_counts_what_it_would_have(real_engine):
@@ -140,13 +168,8 @@ async def test_a_shadow_serves_nothing_and_counts_what_it_would_have(real_engine
         again, said, timeline = await ask(gateway, real_engine, QUESTION)
         assert "hit" not in said
         assert (timeline["cache"]["result"], len(timeline["attempts"])) == ("shadow_exact", 1)
-
-        async def judged():
-            report = await report_of(gateway)
-            return report if report["judged"]["exact"]["right"] else None
-
-        report = await eventually(judged, timeout_s=KEPT_WITHIN_S)
         assert again == made
+        report = await report_of(gateway)
         assert report["results"] == {"miss": 1, "shadow_exact": 1}
         assert report["saved"]["start_s"] > 0
         assert report["saved"]["tokens"] == computed["out"]

@@ -1,111 +1,121 @@
-"""The wealth process: no step gains while the claim is true, so a bad cell is hardly ever served."""
+"""What outcomes prove: a share that is too large hardly ever looks small, however often one looks."""
 
-from math import exp, log
+from math import exp, sqrt
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phasewise.semantic_match.evidence import START, Bound
+from phasewise.semantic_match.bound import Proof, Share
 
-BUDGET, CONFIDENCE = 0.01, 0.95
-HOPELESS = -20.0
-"""A log of wealth from which the way up takes longer than any run here."""
-bound = Bound(BUDGET, CONFIDENCE)
 shares = st.floats(0.001, 0.3)
+confidences = st.floats(0.5, 0.999)
 
 
-def ever_proven(bound, wrong_share, outcomes, rng):
-    log_wealth = START
-    for _ in range(outcomes):
-        log_wealth = bound.after(log_wealth, rng.random() >= wrong_share)
-        if bound.proven(log_wealth):
+def after_all(outcomes, tolerated=0.01, confidence=0.95, proof=None):
+    proof = proof or Proof()
+    for right in outcomes:
+        proof = proof.after(right, tolerated, confidence)
+    return proof
+
+
+def mean_wealth(proof):
+    return sum(map(exp, proof.wealth)) / len(proof.wealth)
+
+
+def by_chance(chance, streams):
+    """How many of these streams may be wrong: three standard deviations above what is expected."""
+    return streams * chance + 3 * sqrt(streams * chance * (1 - chance))
+
+
+def ever_holds(rng, wrong_share, tolerated_shares, confidence):
+    proof = Proof()
+    for tolerated in tolerated_shares:
+        proof = proof.after(rng.random() >= wrong_share * tolerated, tolerated, confidence)
+        if proof.holds(confidence):
             return True
-        if log_wealth < HOPELESS:
-            return False
     return False
 
 
-def after_outcomes(bound, *outcomes, log_wealth=START):
-    for right in outcomes:
-        log_wealth = bound.after(log_wealth, right)
-    return log_wealth
+@pytest.mark.parametrize("confidence", [0.8, 0.95])
+@pytest.mark.parametrize("budgets", [[0.02] * 1_000, [0.05] * 500, [0.01, 0.1, 0.05] * 250], ids=len)
+def test_a_share_of_errors_at_the_budget_is_hardly_ever_proven_to_be_below_it(budgets, confidence):
+    rng, streams = Random(7), 300  # noqa: S311
+    proven = sum(ever_holds(rng, 1.0, budgets, confidence) for _ in range(streams))
+    assert proven <= by_chance(1 - confidence, streams)
 
 
-@given(budget=shares, confidence=st.floats(0.5, 0.999), below_cap=st.floats(0, 60), more=st.floats(1, 3))
-def test_no_step_is_expected_to_gain_while_the_budget_is_exceeded(budget, confidence, below_cap, more):
-    bound = Bound(budget, confidence)
-    log_wealth = bound.cap - below_cap
-    wrong_share = min(1.0, budget * more)
-    expected_factor = sum(
-        chance * exp(bound.after(log_wealth, right) - log_wealth)
+def test_a_share_of_errors_far_below_the_budget_is_proven_in_the_end():
+    rng = Random(7)  # noqa: S311
+    assert sum(ever_holds(rng, 0.1, [0.05] * 1_500, 0.95) for _ in range(100)) > 95
+
+
+@given(
+    tolerated=shares, confidence=confidences, seen=st.lists(st.booleans(), max_size=40), more=st.floats(1, 3)
+)
+def test_no_outcome_is_expected_to_add_wealth_while_errors_reach_the_budget(
+    tolerated, confidence, seen, more
+):
+    proof = after_all(seen, tolerated, confidence)
+    wrong_share = min(1.0, tolerated * more)
+    expected = sum(
+        chance * mean_wealth(proof.after(right, tolerated, confidence))
         for right, chance in ((True, 1 - wrong_share), (False, wrong_share))
     )
-    assert expected_factor <= 1 + 1e-9
+    assert expected <= mean_wealth(proof) * (1 + 1e-9)
 
 
-@given(budget=shares, confidence=st.floats(0.5, 0.999))
-def test_right_outcomes_alone_prove_after_the_number_that_was_told(budget, confidence):
-    bound = Bound(budget, confidence)
-    needed = bound.missing(START)
-    almost = after_outcomes(bound, *[True] * (needed - 1))
-    assert not bound.proven(almost)
-    assert bound.missing(almost) == 1
-    assert bound.proven(bound.after(almost, right=True))
+@given(tolerated=shares, confidence=confidences)
+def test_right_outcomes_prove_after_about_as_many_as_were_said_to_be_missing(tolerated, confidence):
+    missing = Proof().missing(tolerated, confidence)
+    proof, needed = Proof(), 0
+    while not proof.holds(confidence):
+        proof, needed = proof.after(True, tolerated, confidence), needed + 1
+    assert 0.6 * missing - 1 <= needed <= missing
+    assert proof.missing(tolerated, confidence) == 0
 
 
 def test_one_percent_with_95_percent_confidence_takes_some_400_right_outcomes():
-    assert 300 <= bound.missing(START) <= 400
+    assert 350 <= Proof().missing(0.01, 0.95) <= 500
 
 
-@pytest.mark.parametrize("wrong_share", [BUDGET, 1.5 * BUDGET])
-def test_a_cell_that_exceeds_the_budget_is_hardly_ever_served(wrong_share):
-    rng = Random(7)  # noqa: S311
-    assert sum(ever_proven(bound, wrong_share, 3_000, rng) for _ in range(400)) < 0.05 * 400
+def test_where_no_error_is_tolerated_nothing_completes_a_proof():
+    assert Proof().missing(0.0, 0.95) is None
 
 
-def test_a_cell_that_is_seldom_wrong_is_served_in_the_end():
-    rng = Random(7)  # noqa: S311
-    assert sum(ever_proven(bound, BUDGET / 10, 3_000, rng) for _ in range(100)) > 95
+@given(right=st.integers(0, 5_000))
+def test_however_long_all_was_right_three_wrong_outcomes_end_a_proof(right):
+    proof = after_all([False] * 3, proof=after_all([True] * right))
+    assert not proof.holds(0.95)
+    assert after_all([True] * (right + 1_000) + [False]).holds(0.95)
+    assert proof.outcomes == Share(right, 3)
 
 
-def test_after_any_success_a_first_wrong_outcome_warns_and_a_second_ends_serving():
-    long_right = after_outcomes(bound, *[True] * 20_000)
-    warned = bound.after(long_right, right=False)
-    assert bound.proven(warned)
-    assert not bound.proven(bound.after(warned, right=False))
+def ever_left_out(rng, share, outcomes, confidence):
+    seen = Share()
+    for _ in range(outcomes):
+        seen = seen.after(rng.random() >= share)
+        low, high = seen.interval(confidence)
+        if not low <= share <= high:
+            return True
+    return False
 
 
-@given(right=st.integers(0, 5_000), wrong=st.integers(0, 50))
-def test_the_told_limit_lies_above_the_share_seen_and_falls_with_every_right_outcome(right, wrong):
-    seen = wrong / (right + wrong) if right + wrong else 0.0
-    limit = bound.most_wrong_share(right, wrong)
-    assert seen <= limit <= 1
-    assert bound.most_wrong_share(right + 1, wrong) <= limit + 1e-8
-    assert bound.most_wrong_share(right, wrong + 1) >= limit - 1e-8
+@pytest.mark.parametrize("share", [0.005, 0.05, 0.4])
+def test_an_interval_holds_the_true_share_at_all_times_at_once(share):
+    rng, streams = Random(11), 100  # noqa: S311
+    left_out = sum(ever_left_out(rng, share, 200, 0.9) for _ in range(streams))
+    assert left_out <= by_chance(0.1, streams)
 
 
-def test_nothing_seen_says_nothing():
-    assert bound.most_wrong_share(0, 0) == pytest.approx(1.0)
-
-
-def test_the_told_limit_holds_however_often_it_is_asked():
-    rng = Random(11)  # noqa: S311
-    true_share, runs, broken = 0.02, 200, 0
-    for _ in range(runs):
-        right = wrong = 0
-        for turn in range(1, 601):
-            if rng.random() < true_share:
-                wrong += 1
-            else:
-                right += 1
-            if turn % 20 == 0 and bound.most_wrong_share(right, wrong) < true_share:
-                broken += 1
-                break
-    assert broken <= 0.05 * runs
-
-
-def test_confidence_costs_outcomes():
-    assert Bound(BUDGET, 0.99).missing(START) > Bound(BUDGET, 0.9).missing(START)
-    assert bound.threshold == pytest.approx(log(20))
+@given(right=st.integers(0, 2_000), wrong=st.integers(0, 200), confidence=confidences)
+def test_an_interval_holds_the_seen_share_and_moves_with_the_outcomes(right, wrong, confidence):
+    assert Share().interval(confidence) == (0.0, 1.0)
+    share = Share(right, wrong)
+    low, high = share.interval(confidence)
+    assert 0 <= low <= high <= 1
+    if right + wrong:
+        assert low <= wrong / (right + wrong) <= high
+    assert share.after(True).interval(confidence)[1] <= high + 1e-6
+    assert share.after(False).interval(confidence)[0] >= low - 1e-6

@@ -1,187 +1,322 @@
-"""What lessons teach: which changes are known, which barred, which cells proven, and nobody else's."""
+"""What verified matches teach: which changes are known, what may be served, if the judge is trusted."""
+
+from itertools import count
+from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phasewise.core.caching import Lesson
-from phasewise.semantic_match import evidence as evidence_book
+from phasewise.semantic_match import evidence
 from phasewise.semantic_match.evidence import (
-    DOUBTS_ENDED_AFTER,
     FORGIVEN_AFTER,
-    START,
-    Bound,
+    MOST_DOMAINS,
+    NEAR,
+    NOVELTIES,
+    Budget,
     EvidenceBook,
-    MatchEvidence,
-    Maturity,
+    JudgeRecord,
+    KnownChange,
+    Novelty,
+    region_of,
 )
-from phasewise.semantic_match.rewrite import Change, Rewrite
+from phasewise.semantic_match.lessons import Lesson, LessonKind
 
-BOUND = Bound(0.01, 0.95)
-NEEDED = BOUND.missing(START)
-
-
-def make_lesson(rewrite="a", right=True, domain="d", cell="content/new", at_unix_s=1.0):
-    return Lesson(domain, cell, rewrite, right, at_unix_s)
-
-
-def make_rewrite(*parts):
-    return Rewrite(Change.SWAPPED, parts)
+BUDGET = Budget(0.05, 0.9)
+STRICT = Budget(0.01, 0.95)
+DOMAIN = "acme/default/m"
+NEAREST, MIDDLE, LEAST = 14, 2, 1
+KEYS = count()
+DIFFERENT, EQUAL = LessonKind.PLANTED_DIFFERENT, LessonKind.PLANTED_EQUAL
 
 
-def book_of(*lessons, bound=BOUND):
-    book = EvidenceBook(bound)
-    for lesson in lessons:
+def match(right=True, domain=DOMAIN, region=0, change="a", asked="", stored="stored", at_unix_s=0.0):
+    """Of a pair of its own, unless it is named: one that was approved counts no second time."""
+    return Lesson(domain, region, change, right, at_unix_s, "", asked or f"asked{next(KEYS)}", stored)
+
+
+def matches(count, *args, **named):
+    return [match(*args, **named) for _ in range(count)]
+
+
+def planted(right=True, kind=DIFFERENT):
+    return Lesson("", 0, "", right, 0.0, kind=kind)
+
+
+def make_book(*lessons, trusted=True, budget=BUDGET):
+    book = EvidenceBook(budget)
+    for lesson in ([planted()] * 200 if trusted else []) + list(lessons):
         book.learn(lesson)
     return book
 
 
-lessons = st.lists(
-    st.builds(
-        make_lesson,
-        rewrite=st.sampled_from(["", "xa", "b", "b.xa", "b.c"]),
-        right=st.booleans(),
-        domain=st.sampled_from(["mine", "theirs"]),
-        cell=st.sampled_from(["form/known", "content/known"]),
-        at_unix_s=st.floats(0, 10),
-    ),
-    max_size=30,
-)
-CHANGES = [make_rewrite(*parts) for parts in ((), ("xa",), ("b",), ("c",), ("b", "xa"), ("b", "c"))]
+def make_judge(rng, wrong_yes, asked, budget=STRICT, judge=None):
+    judge = judge or JudgeRecord(budget)
+    for _ in range(asked):
+        judge.learn(DIFFERENT, rng.random() >= wrong_yes)
+    return judge
 
 
-def knowledge(book, domain):
-    return (
-        [book.maturity(domain, change, since) for change in CHANGES for since in (0.0, 5.0)],
-        [book.evidence(domain, cell) for cell in ("form/known", "content/known")],
+def everything_known(book, domain=DOMAIN):
+    """What a book says of a domain, whatever is asked."""
+    known = {change: book.known(domain, change) for change in ("a", "b", "xc", "a b", "")}
+    served = {region: book.may_serve(domain, region) for region in (NEAREST, MIDDLE, LEAST)}
+    aliases = {key: book.alias(domain, key) for key in "pqrs"}
+    return known, served, aliases, [region for region in book.regions() if region.domain == domain]
+
+
+# --- changes of words ---------------------------------------------------------------------------------------
+
+
+def test_a_change_is_new_until_it_was_right_and_none_is_always_known():
+    book = make_book(match(change="a b"), match(change="b"))
+    assert book.known(DOMAIN, "c") == book.known(DOMAIN, "a c") == KnownChange(Novelty.NEW, 0)
+    assert book.known(DOMAIN, "a b") == KnownChange(Novelty.KNOWN, 1)
+    assert book.known(DOMAIN, "b") == KnownChange(Novelty.KNOWN, 2)
+    assert book.known(DOMAIN, "") == KnownChange(Novelty.KNOWN, NOVELTIES[-1])
+
+
+@pytest.mark.parametrize("wrong", [1, 3])
+def test_a_change_that_was_wrong_is_barred_until_it_was_often_right_since(wrong):
+    book = make_book(match(), *matches(wrong, False), *matches(FORGIVEN_AFTER * wrong - 1))
+    assert book.known(DOMAIN, "a").novelty is Novelty.BARRED
+    book.learn(match())
+    assert book.known(DOMAIN, "a") == KnownChange(Novelty.KNOWN, FORGIVEN_AFTER * wrong)
+
+
+def test_words_put_for_others_are_stale_for_answers_made_after_they_were_last_right():
+    book = make_book(match(change="xa b", at_unix_s=5.0), match(False, change="xc", at_unix_s=9.0))
+    assert book.known(DOMAIN, "xa", made_unix_s=5.0) == KnownChange(Novelty.KNOWN, 1, exchanges=True)
+    assert book.known(DOMAIN, "xa b", made_unix_s=5.1) == KnownChange(
+        Novelty.KNOWN, 1, exchanges=True, stale=True
     )
+    assert book.known(DOMAIN, "b", made_unix_s=5.1) == KnownChange(Novelty.KNOWN, 1)
+    assert book.known(DOMAIN, "xc", made_unix_s=1.0).novelty is Novelty.BARRED
+    book.learn(match(change="xa", at_unix_s=6.0))
+    book.learn(match(change="xa", at_unix_s=2.0))
+    assert not book.known(DOMAIN, "xa", made_unix_s=6.0).stale
 
 
-def test_a_change_is_new_until_it_was_verified_right():
-    assert book_of().maturity("d", make_rewrite("a")) is Maturity.NEW
-    assert book_of(make_lesson("a")).maturity("d", make_rewrite("a")) is Maturity.KNOWN
+def test_a_wrong_outcome_is_blamed_on_the_least_known_parts():
+    book = make_book(*matches(5, change="a"), match(False, change="a b c"))
+    assert book.known(DOMAIN, "a") == KnownChange(Novelty.KNOWN, 5)
+    assert {book.known(DOMAIN, part).novelty for part in ("b", "c", "a b")} == {Novelty.BARRED}
 
 
-def test_no_change_needs_no_knowing():
-    assert book_of().maturity("d", make_rewrite()) is Maturity.KNOWN
+# --- regions ------------------------------------------------------------------------------------------------
 
 
-def test_a_wrong_outcome_bars_a_change_until_it_was_right_often_in_a_row():
-    book = book_of(make_lesson("a"), make_lesson("a", right=False))
-    for _ in range(FORGIVEN_AFTER):
-        assert book.maturity("d", make_rewrite("a")) is Maturity.BARRED
-        book.learn(make_lesson("a"))
-    assert book.maturity("d", make_rewrite("a")) is Maturity.KNOWN
+@given(st.integers(1, 9), st.floats(0, 1))
+def test_a_match_counts_in_every_region_that_contains_it(run, similarity):
+    book = EvidenceBook(BUDGET)
+    book.learn(planted())
+    book.learn(match(region=region_of(run, similarity)))
+    assert {(it.least_known, it.least_similarity) for it in book.regions()} == {
+        (least, near) for least in NOVELTIES for near in (0.0, NEAR) if least <= run and near <= similarity
+    }
 
 
-def test_a_second_wrong_outcome_is_harder_to_make_up_for():
-    wrong, right = make_lesson("a", right=False), make_lesson("a")
-    book = book_of(wrong, *[right] * FORGIVEN_AFTER, wrong, *[right] * FORGIVEN_AFTER)
-    assert book.maturity("d", make_rewrite("a")) is Maturity.BARRED
+def test_while_nothing_is_known_of_the_judge_nobody_can_say_what_a_region_needs():
+    (region,) = make_book(match(region=0), match(region=LEAST), trusted=False).regions()
+    assert (region.right, region.proven, region.missing) == (1, False, None)
 
 
-def test_other_words_that_were_verified_before_an_answer_was_made_are_stale_for_it():
-    book = book_of(make_lesson("xa.b", at_unix_s=10.0), make_lesson("b", at_unix_s=20.0))
-    for change in (make_rewrite("xa"), make_rewrite("b", "xa"), make_rewrite("xa", "b")):
-        assert book.maturity("d", change, since_unix_s=10.0) is Maturity.KNOWN
-        assert book.maturity("d", change, since_unix_s=11.0) is Maturity.STALE
-    assert book.maturity("d", make_rewrite("b"), since_unix_s=21.0) is Maturity.KNOWN
+def test_a_region_is_served_once_it_is_proven_and_with_it_what_it_contains():
+    book, needed = make_book(), 0
+    while not book.may_serve(DOMAIN, MIDDLE):
+        book.learn(match(region=MIDDLE))
+        needed += 1
+    assert 40 < needed < 120
+    assert book.may_serve(DOMAIN, NEAREST)
+    # All these matches lie in the larger region as well, so that is proven too.
+    assert book.may_serve(DOMAIN, LEAST)
+    nearer_only = make_book(*matches(needed, region=NEAREST), *matches(4, False, region=LEAST))
+    assert nearer_only.may_serve(DOMAIN, NEAREST)
+    assert not nearer_only.may_serve(DOMAIN, LEAST)
 
 
-def test_known_parts_make_a_known_change_that_was_never_seen_as_a_whole():
-    book = book_of(make_lesson("a"), make_lesson("b"))
-    assert book.maturity("d", make_rewrite("a", "b")) is Maturity.KNOWN
-    assert book.maturity("d", make_rewrite("a", "b", "c")) is Maturity.NEW
+def test_three_wrong_outcomes_end_the_serving_of_a_region():
+    proven = matches(300, region=NEAREST)
+    assert make_book(*proven).may_serve(DOMAIN, NEAREST)
+    assert not make_book(*proven, *matches(3, False, region=NEAREST)).may_serve(DOMAIN, NEAREST)
 
 
-def test_a_change_that_a_guard_doubts_is_known_as_a_whole_and_after_several_outcomes_only():
-    whole = make_lesson("a.b")
-    book = book_of(make_lesson("a"), make_lesson("b"), *[whole] * (DOUBTS_ENDED_AFTER - 1))
-    assert book.maturity("d", make_rewrite("a", "b"), doubted=True) is Maturity.NEW
-    book.learn(whole)
-    assert book.maturity("d", make_rewrite("a", "b"), doubted=True) is Maturity.KNOWN
+def ever_serves(rng, wrong_share, wrong_yes, wrong_no):
+    """Whether a region with this share of wrong answers is ever served, as such a judge sees it."""
+    book = EvidenceBook(BUDGET)
+    for _ in range(350):
+        book.learn(planted(rng.random() >= wrong_yes))
+        book.learn(planted(rng.random() >= wrong_no, EQUAL))
+        is_wrong = rng.random() < wrong_share
+        says_yes = rng.random() < wrong_yes if is_wrong else rng.random() >= wrong_no
+        book.learn(match(says_yes, region=LEAST))
+        if book.may_serve(DOMAIN, LEAST):
+            return True
+    return False
 
 
-def test_a_whole_that_was_wrong_is_barred_though_its_parts_are_known():
-    book = book_of(make_lesson("a"), make_lesson("b"), make_lesson("a.b", right=False))
-    assert book.maturity("d", make_rewrite("a", "b")) is Maturity.BARRED
+@pytest.mark.parametrize(("wrong_yes", "wrong_no"), [(0.0, 0.0), (0.03, 0.0), (0.01, 0.2)])
+def test_a_region_that_is_wrong_as_often_as_the_budget_is_hardly_ever_served(wrong_yes, wrong_no):
+    rng = Random(3)  # noqa: S311
+    assert sum(ever_serves(rng, BUDGET.wrong, wrong_yes, wrong_no) for _ in range(25)) <= 6
 
 
-def test_the_blame_falls_on_the_part_of_which_the_least_was_known():
-    book = book_of(make_lesson("a"), make_lesson("a"), make_lesson("b"), make_lesson("a.b", right=False))
-    assert book.maturity("d", make_rewrite("a")) is Maturity.KNOWN
-    assert book.maturity("d", make_rewrite("b")) is Maturity.BARRED
+# --- the judge ----------------------------------------------------------------------------------------------
 
 
-def test_a_part_that_is_barred_already_takes_the_blame_again():
-    book = book_of(make_lesson("b", right=False), *[make_lesson("b")] * 3, make_lesson("a.b", right=False))
-    assert book.maturity("d", make_rewrite("a")) is Maturity.NEW
+def test_a_judge_that_is_wrong_too_often_is_never_trusted_and_then_nothing_is_served():
+    for seed in range(12):
+        rng, book = Random(seed), make_book(trusted=False, budget=STRICT)  # noqa: S311
+        assert not book.judge.is_refuted
+        for _ in range(700):
+            book.learn(planted(rng.random() >= 0.05))
+            book.learn(match(region=NEAREST))
+            assert not book.judge.is_trusted
+            assert not book.may_serve(DOMAIN, NEAREST)
+            assert book.alias(DOMAIN, "asked") is None
+        assert book.judge.is_refuted
 
 
-def test_a_cell_is_proven_after_the_right_outcomes_that_were_missing():
-    book = book_of(*[make_lesson()] * (NEEDED - 1))
-    report = book.report("d", "content/new")
-    assert (report.proven, report.missing, report.right, report.wrong) == (False, 1, NEEDED - 1, 0)
-    book.learn(make_lesson())
-    assert book.report("d", "content/new").proven
+def test_a_judge_that_is_seldom_wrong_is_trusted_after_enough_planted_pairs():
+    judge = make_judge(Random(5), 0.005, 300)  # noqa: S311
+    assert not judge.is_trusted
+    assert make_judge(Random(5), 0.005, 6_000, judge=judge).is_trusted  # noqa: S311
+    assert not judge.is_refuted
 
 
-def test_a_cell_nobody_told_of_is_empty():
-    assert book_of().evidence("d", "form/known") == MatchEvidence()
+def test_a_judge_that_gets_worse_is_noticed_and_starts_again():
+    rng, judge = Random(5), make_judge(Random(5), 0.0, 1_500)  # noqa: S311
+    assert judge.is_trusted
+    make_judge(rng, 0.2, 150, judge=judge)
+    assert not judge.is_trusted
+    assert judge.different.right + judge.different.wrong < 150
+    assert make_judge(rng, 0.2, 100, judge=judge).is_refuted
 
 
-@given(lessons=lessons)
-def test_no_domain_learns_from_another(lessons):
-    of_mine = [lesson for lesson in lessons if lesson.domain == "mine"]
-    assert knowledge(book_of(*lessons), "mine") == knowledge(book_of(*of_mine), "mine")
+def test_a_refuted_judge_that_gets_better_is_trusted_in_the_end():
+    judge = make_judge(Random(5), 0.2, 200)  # noqa: S311
+    assert judge.is_refuted
+    assert make_judge(Random(5), 0.0, 3_000, judge=judge).is_trusted  # noqa: S311
 
 
-@given(lessons=lessons, reads=st.lists(st.sampled_from(CHANGES), max_size=10))
-def test_books_that_were_told_the_same_agree_whatever_was_read_in_between(lessons, reads):
-    quiet, asked = EvidenceBook(BOUND), EvidenceBook(BOUND)
-    for lesson in lessons:
-        quiet.learn(lesson)
-        for change in reads:
-            asked.maturity("mine", change)
-        asked.learn(lesson)
-    for domain in ("mine", "theirs"):
-        assert knowledge(quiet, domain) == knowledge(asked, domain)
-    assert quiet.snapshot() == asked.snapshot()
+def test_a_strict_judges_no_to_equal_questions_is_not_counted_as_a_wrong_answer():
+    strict, exact = make_book(), make_book()
+    for place in range(400):
+        strict.learn(planted(place % 4 != 0, EQUAL))
+        exact.learn(planted(kind=EQUAL))
+    # As far as the budget goes: if the judge became less strict, wrong answers could take that place.
+    wrong = BUDGET.wrong
+    assert 1.4 * wrong < strict.judge.tolerated_no < 1.5 * wrong
+    assert 0.9 * wrong < exact.judge.tolerated_no < wrong
+    assert strict.judge.wrong_share(0.08) < exact.judge.wrong_share(0.08)
 
 
-def test_what_taught_nothing_for_the_longest_is_forgotten_first(monkeypatch):
-    monkeypatch.setattr(evidence_book, "MOST_PARTS_PER_DOMAIN", 2)
-    book = book_of(make_lesson("a"), make_lesson("b"), make_lesson("a"), make_lesson("c"))
-    maturities = [book.maturity("d", make_rewrite(part)) for part in "abc"]
-    assert maturities == [Maturity.KNOWN, Maturity.NEW, Maturity.KNOWN]
+def test_planted_pairs_teach_nothing_about_changes_and_count_for_every_domain():
+    book = make_book(Lesson(DOMAIN, NEAREST, "a", True, 0.0, "", "p", "q", DIFFERENT))
+    assert everything_known(book) == everything_known(make_book())
+    book = make_book(*matches(300, domain="other/default/m", region=NEAREST))
+    assert book.may_serve("other/default/m", NEAREST)
 
 
-def test_what_was_barred_and_is_forgotten_is_new_and_not_known(monkeypatch):
-    monkeypatch.setattr(evidence_book, "MOST_PARTS_PER_DOMAIN", 1)
-    book = book_of(make_lesson("a", right=False), make_lesson("b"))
-    assert book.maturity("d", make_rewrite("a")) is Maturity.NEW
+# --- aliases ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("limit", "lessons"),
-    [
-        ("MOST_DOMAINS", [make_lesson(domain=str(name)) for name in range(5)]),
-        ("MOST_CELLS_PER_DOMAIN", [make_lesson(cell=str(name)) for name in range(5)]),
-    ],
+def test_a_yes_makes_an_alias_and_a_no_to_that_pair_removes_it():
+    book = make_book(match(asked="p", stored="q"))
+    assert book.alias(DOMAIN, "p") == "q"
+    assert book.alias(DOMAIN, "q") is None
+    book.learn(match(False, asked="p", stored="r"))
+    assert book.aliases() == 1
+    book.learn(match(False, asked="p", stored="q"))
+    assert (book.alias(DOMAIN, "p"), book.aliases()) == (None, 0)
+
+
+def test_a_pair_that_was_approved_counts_no_second_time():
+    once = make_book(match(region=NEAREST, asked="p"))
+    again = make_book(*matches(300, region=NEAREST, asked="p"))
+    assert everything_known(again) == everything_known(once)
+    assert not again.may_serve(DOMAIN, NEAREST)
+
+
+def test_a_region_is_not_served_where_much_of_the_domain_was_rejected():
+    """A judge that always approves certain changes never says no to them."""
+    lessons = matches(300, region=NEAREST, change="b")
+    book = make_book(*lessons, *[match(False, change=f"c{place}") for place in range(100)])
+    assert book.may_serve(DOMAIN, NEAREST)
+    for place in range(100_000):
+        book.learn(match(False, change=f"d{place % 9}"))
+        if not book.may_serve(DOMAIN, NEAREST):
+            break
+    assert 1_000 < place < 10_000
+
+
+def test_aliases_are_served_while_few_matches_of_the_domain_are_refused():
+    lessons = [match(asked=f"k{place}", stored="q") for place in range(10)]
+    assert make_book(*lessons).alias(DOMAIN, "k1") == "q"
+    refused = make_book(*lessons, *matches(200, False, asked="r"))
+    assert (refused.alias(DOMAIN, "k1"), refused.aliases()) == (None, 10)
+
+
+@given(st.lists(st.tuples(*[st.sampled_from("pqrst")] * 2, st.booleans()), max_size=40))
+def test_no_alias_ever_leads_to_itself(pairs):
+    book = make_book()
+    book.judge._wrong_yes.most = 0.0
+    for asked, stored, right in pairs:
+        if asked != stored:
+            book.learn(match(right, asked=asked, stored=stored))
+            assert not right or book.alias(DOMAIN, asked) in "pqrst"
+        assert all(book.alias(DOMAIN, key) != key for key in "pqrst")
+
+
+def test_the_least_recently_taught_parts_and_aliases_are_forgotten_first(monkeypatch):
+    monkeypatch.setattr(evidence, "MOST_PARTS_PER_DOMAIN", 2)
+    monkeypatch.setattr(evidence, "MOST_ALIASES_PER_DOMAIN", 2)
+    book = make_book(*(match(change=key, asked=key, stored=f"z{place}") for place, key in enumerate("pqpr")))
+    assert [book.alias(DOMAIN, key) for key in "pqr"] == ["z2", None, "z3"]
+    assert [book.known(DOMAIN, key).run for key in "pqr"] == [2, 0, 1]
+
+
+# --- domains ------------------------------------------------------------------------------------------------
+
+lessons = st.builds(
+    match,
+    right=st.booleans(),
+    domain=st.sampled_from([DOMAIN, "acme/other/m", "acme-2/default/m", "acme/default/m/2", "acme"]),
+    region=st.sampled_from([0, LEAST, NEAREST]),
+    change=st.sampled_from(["a", "b", "xc", "a b", ""]),
+    asked=st.sampled_from("pqrs"),
+    stored=st.sampled_from("tuvw"),
 )
-def test_a_book_has_so_many_pages_and_no_more(monkeypatch, limit, lessons):
-    monkeypatch.setattr(evidence_book, limit, 3)
-    assert len(book_of(*lessons).snapshot()) == 3
 
 
-def test_a_tenant_that_makes_many_domains_makes_its_own_be_forgotten(monkeypatch):
-    monkeypatch.setattr(evidence_book, "MOST_DOMAINS", 4)
-    many = [make_lesson(domain=f"many/{name}/m") for name in range(20)]
-    book = book_of(make_lesson(domain="few/a/m"), make_lesson(domain="few/b/m"), *many)
-    assert {it.domain for it in book.snapshot()} == {"few/a/m", "few/b/m", "many/18/m", "many/19/m"}
+@given(st.lists(lessons, max_size=30))
+def test_books_that_read_the_same_lessons_agree_whatever_else_they_are_asked(learned):
+    book, other = EvidenceBook(BUDGET), EvidenceBook(BUDGET)
+    for each in (book, other):
+        each.learn(planted())
+    for lesson in learned:
+        book.learn(lesson)
+        other.learn(lesson)
+        everything_known(other)
+        assert everything_known(other, "acme/never-seen/m")[0]["a"] == KnownChange(Novelty.NEW, 0)
+    assert everything_known(book) == everything_known(other)
+    assert list(book.regions()) == list(other.regions())
 
 
-def test_a_snapshot_shows_the_cells_with_the_most_evidence():
-    book = book_of(make_lesson(cell="few"), *[make_lesson(cell="many", right=False)] * 2)
-    assert [(it.cell, it.right, it.wrong) for it in book.snapshot()] == [("many", 0, 2), ("few", 1, 0)]
-    assert [it.cell for it in book.snapshot(1)] == ["many"]
+@settings(max_examples=25)
+@given(st.lists(lessons, max_size=30))
+def test_nothing_that_one_domain_was_taught_is_known_in_another(learned):
+    theirs = matches(150, domain="acme/other/m", region=NEAREST, asked="p")
+    mine = [lesson for lesson in learned if lesson.domain == DOMAIN]
+    assert everything_known(make_book(*theirs, *learned)) == everything_known(make_book(*mine))
+
+
+def test_the_namespaces_of_one_client_evict_no_other_tenants_domains():
+    others = [f"tenant{place}/default/m" for place in range(20)]
+    book = make_book(*(match(domain=domain) for domain in others), trusted=False)
+    for place in range(2 * MOST_DOMAINS):
+        book.learn(match(domain=f"greedy/{place}/m"))
+    assert all(book.known(domain, "a").novelty is Novelty.KNOWN for domain in others)
+    assert book.known("greedy/0/m", "a").novelty is Novelty.NEW
+    assert book.known(f"greedy/{2 * MOST_DOMAINS - 1}/m", "a").novelty is Novelty.KNOWN
+    assert book.aliases() == MOST_DOMAINS

@@ -18,7 +18,6 @@ from phasewise.report.console import fail
 _CACHE = {
     "stats": Leaf("cache:stats", "Show what the cache served, or would have served, and what it saved."),
     "explain": Leaf("cache:explain", "Show what the cache would do with a question, and why."),
-    "evaluate": Leaf("cache_evaluate:evaluate", "Count right and wrong matches among pairs of questions."),
     "purge": Leaf("cache:purge", "Delete stored answers."),
 }
 _ENGINE = {
@@ -60,7 +59,7 @@ PANELS: Panels = {
         "status": Leaf("status:status", "Show the fleets and gateways that you run on this machine."),
         "down": Leaf("status:down", "Stop a fleet and everything it started."),
         "check": Leaf("check:check", "Check whether a fleet's engines can transfer KV to each other."),
-        "cache": Branch(_CACHE, "Inspect, evaluate or purge a gateway's answer cache."),
+        "cache": Branch(_CACHE, "Inspect or purge a gateway's answer cache."),
     },
     "Set up": {
         "engine": Branch(_ENGINE, "Install, check, calibrate, validate or fake a vLLM engine."),

@@ -32,7 +32,7 @@ Namespace = Annotated[
 
 
 def stats(gateway: GatewayArgument = None, *, admin_key: AdminKey = None, as_json: AsJson = False) -> None:
-    """Show what the cache served, or would have served, how often that was wrong, and what it saved.
+    """Show what the cache served, or would have served, what the judge said of it, and what it saved.
 
     The last line says what to do next. The counts are those of one gateway since it started.
     """
@@ -97,9 +97,7 @@ def explain(
     namespace: Namespace = None,
     show_text: Annotated[
         bool,
-        typer.Option(
-            "--show-text", help="Also show the beginnings of the stored questions, and the words that differ."
-        ),
+        typer.Option("--show-text", help="Also show the beginnings of the stored questions."),
     ] = False,
     gateway: GatewayOption = None,
     admin_key: AdminKey = None,
@@ -107,8 +105,8 @@ def explain(
 ) -> None:
     """Show what the cache would do with a question, and why.
 
-    Lists similar stored questions, the guards that forbid a match, and what is proven. The cache is not
-    changed.
+    Lists similar stored questions, the guards that reject them, and how well each change of words is known.
+    The cache is not changed.
     """
     question = {
         "model": model or _only_model(gateway, admin_key),

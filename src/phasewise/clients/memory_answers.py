@@ -13,7 +13,7 @@ from itertools import islice
 
 import numpy as np
 
-from phasewise.core.caching import Lesson, Neighbour, Purge, StoredAnswer, Vector
+from phasewise.core.caching import Neighbour, Purge, StoredAnswer, Vector
 
 # --- Vectors by key, compared with a query all at once and exactly.
 
@@ -131,7 +131,7 @@ class ProcessAnswers:
         self._kept_bytes = 0
         self._scopes: dict[str, VectorRows] = {}
         self._expiries: list[tuple[float, str]] = []
-        self._lessons: deque[Lesson] = deque(maxlen=LESSONS_KEPT)
+        self._lessons: deque[bytes] = deque(maxlen=LESSONS_KEPT)
         self._taught = 0
 
     async def start(self, space: str, dimensions: int | None) -> None:
@@ -199,12 +199,12 @@ class ProcessAnswers:
         self._forget_expired()
         return len(self._kept)
 
-    async def teach(self, lesson: Lesson) -> None:
+    async def teach(self, lesson: bytes) -> None:
         """Keep a lesson; beyond a limit, the oldest are dropped."""
         self._lessons.append(lesson)
         self._taught += 1
 
-    async def lessons(self, after: str) -> tuple[str, Sequence[Lesson]]:
+    async def lessons(self, after: str) -> tuple[str, Sequence[bytes]]:
         """The next lessons after a cursor (`""`: the oldest kept), oldest first, and the new cursor."""
         forgotten = self._taught - len(self._lessons)
         first = max(0, int(after or 0) - forgotten)

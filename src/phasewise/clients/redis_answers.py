@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from phasewise.clients.redis_connection import SharedConnection, redis_connections, rejection
-from phasewise.core.caching import Lesson, Neighbour, Purge, StoredAnswer, Vector
+from phasewise.core.caching import Neighbour, Purge, StoredAnswer, Vector
 from phasewise.core.errors import ConfigError, StoreUnreachable
 
 # --- The index of answers in a Redis with vector search: creates it, recreates it and queries it.
@@ -137,14 +137,13 @@ def _pairs(flat: Sequence[Any]) -> dict[Any, Any]:
     return dict(zip(flat[::2], flat[1::2], strict=False))
 
 
-# --- Reads answers and lessons from Redis: JSON that another version of phasewise may have written.
+# --- Reads answers from Redis: JSON that another version of phasewise may have written.
 #
 # An entry with missing or wrong types counts as absent.
 
 _TYPES: Mapping[str, frozenset[type]] = {
     "str": frozenset({str}),
     "str | None": frozenset({str, type(None)}),
-    "bool": frozenset({bool}),
     "int | None": frozenset({int, type(None)}),
     "int | str | None": frozenset({int, str, type(None)}),
     "float": frozenset({int, float}),
@@ -154,31 +153,21 @@ _TYPES: Mapping[str, frozenset[type]] = {
 }
 """The JSON types of each annotation; exact types, because a bool would pass for a number."""
 _OF_AN_ANSWER = {field.name: _TYPES[str(field.type)] for field in fields(StoredAnswer)}
-_OF_A_LESSON = {field.name: _TYPES[str(field.type)] for field in fields(Lesson)}
 
 
 def read_answer(text: bytes) -> StoredAnswer | None:
     """The answer, if it is valid."""
-    reported = _read(text, _OF_AN_ANSWER)
-    if reported is None or any(type(tag) is not str for tag in reported["tags"]):
-        return None
-    return StoredAnswer(**{**reported, "tags": tuple(reported["tags"])})
-
-
-def read_lesson(text: bytes) -> Lesson | None:
-    """The lesson, if it is valid."""
-    reported = _read(text, _OF_A_LESSON)
-    return None if reported is None else Lesson(**reported)
-
-
-def _read(text: bytes, types: Mapping[str, frozenset[type]]) -> dict[str, Any] | None:
     try:
         reported = orjson.loads(text)
     except ValueError:
         return None
-    if not isinstance(reported, dict) or reported.keys() != types.keys():
+    if not isinstance(reported, dict) or reported.keys() != _OF_AN_ANSWER.keys():
         return None
-    return reported if all(type(reported[name]) in accepted for name, accepted in types.items()) else None
+    if any(type(reported[name]) not in accepted for name, accepted in _OF_AN_ANSWER.items()):
+        return None
+    if any(type(tag) is not str for tag in reported["tags"]):
+        return None
+    return StoredAnswer(**{**reported, "tags": tuple(reported["tags"])})
 
 
 LESSONS_KEPT = 200_000
@@ -294,18 +283,15 @@ class RedisAnswers:
             if cursor == b"0":
                 return counted
 
-    async def teach(self, lesson: Lesson) -> None:
+    async def teach(self, lesson: bytes) -> None:
         """Keep a lesson for all gateways of this Redis; beyond a limit, the oldest are dropped."""
-        await self._redis.ask(
-            "XADD", self._lessons, "MAXLEN", "~", LESSONS_KEPT, "*", "lesson", orjson.dumps(asdict(lesson))
-        )
+        await self._redis.ask("XADD", self._lessons, "MAXLEN", "~", LESSONS_KEPT, "*", "lesson", lesson)
 
-    async def lessons(self, after: str) -> tuple[str, Sequence[Lesson]]:
+    async def lessons(self, after: str) -> tuple[str, Sequence[bytes]]:
         """The next lessons after a cursor (`""`: the oldest kept), oldest first, and the new cursor."""
         start = f"({after}" if after else "-"
         page = await self._redis.ask("XRANGE", self._lessons, start, "+", "COUNT", _LESSONS_PER_PAGE)
-        lessons = [lesson for _, fields in page if (lesson := read_lesson(fields[1])) is not None]
-        return page[-1][0].decode() if page else after, lessons
+        return page[-1][0].decode() if page else after, [fields[1] for _, fields in page]
 
     async def close(self) -> None:
         """Close the connection."""

@@ -1,4 +1,4 @@
-"""Stored answers, the outcome of a cache lookup, and what the cache learns about semantic matches."""
+"""Stored answers, and the outcome of a cache lookup."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ Vector = bytes
 class CacheResult(StrEnum):
     """The outcome of a request's cache lookup: a closed vocabulary, used in headers, metrics and timelines.
 
-    `shadow_*`: the cache would have served it, but runs in shadow mode. `explored`: a stored answer was
-    near, but the model answered, so that the cache learns from the comparison. `guarded`: a stored answer
-    was near, but a guard rejected it.
+    `hit_alias`: a judge found this request to ask the same as another one, whose answer is served.
+    `shadow_*`: the cache would have served it, but runs in shadow mode. `explored`: a stored answer was near,
+    but the model answered, and a judge decides whether the stored one would have served. `guarded`: a stored
+    answer was near, but a guard rejected it.
     """
 
     HIT_EXACT = "hit_exact"
+    HIT_ALIAS = "hit_alias"
     HIT_SEMANTIC = "hit_semantic"
     JOINED = "joined"
     SHADOW_EXACT = "shadow_exact"
+    SHADOW_ALIAS = "shadow_alias"
     SHADOW_SEMANTIC = "shadow_semantic"
     EXPLORED = "explored"
     GUARDED = "guarded"
@@ -29,9 +32,14 @@ class CacheResult(StrEnum):
     BYPASS = "bypass"
 
     @property
+    def found(self) -> bool:
+        """Whether the answer came from the cache, or in shadow mode would have."""
+        return self not in ("explored", "guarded", "miss", "bypass")
+
+    @property
     def served(self) -> bool:
         """Whether the answer came from the cache."""
-        return self in {CacheResult.HIT_EXACT, CacheResult.HIT_SEMANTIC, CacheResult.JOINED}
+        return self.found and not self.startswith("shadow")
 
 
 class Bypass(StrEnum):
@@ -103,23 +111,6 @@ class Purge:
             and self.namespace in {None, answer.namespace}
             and (self.tag is None or self.tag in answer.tags)
         )
-
-
-@value
-class Lesson:
-    """The verified outcome of one match: would the stored answer have been right?
-
-    `domain` is where it applies (one tenant, namespace and model, and no other), `cell` the neighbourhood it
-    counts in, `rewrite` a keyed hash of how the two questions differ. `basis` names the judge and the rules
-    that produced it; a lesson says nothing about other judges or rules. It contains no text.
-    """
-
-    domain: str
-    cell: str
-    rewrite: str
-    right: bool
-    at_unix_s: float
-    basis: str = ""
 
 
 @value

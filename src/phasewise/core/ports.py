@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from phasewise.core.caching import Lesson, Neighbour, Purge, StoredAnswer, Vector
+from phasewise.core.caching import Neighbour, Purge, StoredAnswer, Vector
 from phasewise.core.request import Limits
 from phasewise.core.timeline import Timeline
 from phasewise.core.trace_context import TraceLoss, TraceSpan
@@ -134,10 +134,10 @@ class AnswerStore(Protocol):
     async def size(self) -> int:
         """How many answers are kept."""
 
-    async def teach(self, lesson: Lesson) -> None:
+    async def teach(self, lesson: bytes) -> None:
         """Store a lesson for every gateway that shares this store."""
 
-    async def lessons(self, after: str) -> tuple[str, Sequence[Lesson]]:
+    async def lessons(self, after: str) -> tuple[str, Sequence[bytes]]:
         """The next lessons after a cursor (`""`: from the oldest), oldest first, and the new cursor.
 
         All lessons have been read when the cursor no longer changes.

@@ -385,7 +385,7 @@ def _cache(config: GatewayConfig, world: World, clients: Mapping[str, HttpClient
         return None
     from phasewise.gateway.answer_cache.build import build_answer_cache  # noqa: PLC0415 - much to load for few
 
-    return build_answer_cache(config.cache, world.cluster, world.ledger, clients)
+    return build_answer_cache(config.cache, world, clients)
 
 
 def _traces(config: GatewayConfig) -> OtlpTraces | None:

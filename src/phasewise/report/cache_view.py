@@ -12,22 +12,32 @@ from rich.table import Table
 from rich.text import Text
 
 from phasewise.core.caching import CacheResult
-from phasewise.core.units import NONE, duration, elapsed, long_duration, share
+from phasewise.core.units import counted, duration, elapsed, long_duration, share
 from phasewise.report.console import text_table
-from phasewise.semantic_match.evidence import Maturity
-from phasewise.semantic_match.matching import Sort
-
-# --- The next step for an answer cache, from its report, in one sentence.
-
-FEWEST_REQUESTS = 200
-"""With fewer requests, the share that could be served is not reliable."""
+from phasewise.semantic_match.evidence import Novelty
 
 Report = Mapping[str, Any]
 
+FEWEST_REQUESTS = 200
+"""With fewer requests, the share that could be served is not reliable."""
+MOST_REGIONS = 6
 
-def may_be_served(cell: str) -> bool:
-    """Whether a proof would matter: only matches with a known kind of change are served."""
-    return cell.rpartition("/")[2] == Maturity.KNOWN
+RESULT_WORDS = {
+    CacheResult.HIT_EXACT: "served: identical request",
+    CacheResult.HIT_ALIAS: "served: judged to ask the same",
+    CacheResult.HIT_SEMANTIC: "served: semantic match",
+    CacheResult.JOINED: "served: identical request in progress",
+    CacheResult.SHADOW_EXACT: "would serve: identical request",
+    CacheResult.SHADOW_ALIAS: "would serve: judged to ask the same",
+    CacheResult.SHADOW_SEMANTIC: "would serve: semantic match",
+    CacheResult.EXPLORED: "similar: model asked, then judged",
+    CacheResult.GUARDED: "similar: rejected by a guard",
+    CacheResult.MISS: "not found",
+    CacheResult.BYPASS: "not cacheable",
+}
+
+
+# --- The next step for an answer cache, from its report, in one sentence.
 
 
 def next_step(report: Report, now_unix_s: float) -> str:
@@ -36,158 +46,52 @@ def next_step(report: Report, now_unix_s: float) -> str:
             f"part of the cache does not respond ({', '.join(report['degraded'])}), and requests bypass "
             "it. See the gateway's log for the reason; it recovers without a restart."
         )
-    seen_s = now_unix_s - report["since_unix_s"]
     if not report["requests"]:
-        return f"no requests in {elapsed(seen_s)}. Send traffic through the gateway, then run this again."
-    return _serving(report) if report["mode"] == "serve" else _shadow(report)
-
-
-def _shadow(report: Report) -> str:
-    found = _share_found(report)
+        seen = elapsed(now_unix_s - report["since_unix_s"])
+        return f"no requests in {seen}. Send traffic through the gateway, then run this again."
+    found = sum(count for result, count in report["results"].items() if CacheResult(result).found)
+    described = share(found / report["requests"])
+    if report["mode"] == "serve":
+        return f"{described} of requests were served from the cache. {_semantic_state(report)}"
     if report["requests"] < FEWEST_REQUESTS:
         return (
             f"{report['requests']:,} requests are not enough to judge: run this again after "
-            f"{FEWEST_REQUESTS:,}. So far {found} could have been served."
+            f"{FEWEST_REQUESTS:,}. So far {described} could have been served."
         )
-    missing = _missing(report)
-    if not _found(report):
-        if missing:
-            return f"none could have been served yet{missing}: keep shadow mode and run this again later."
+    if not found:
         return (
-            f"of {report['requests']:,} requests none could have been served. If that stays so, disable the "
-            "cache: it saves nothing here."
+            "no request could have been served yet. If that stays so, disable the cache: it saves nothing "
+            f"here. {_semantic_state(report)}"
         )
-    described = f"shadow found that {found} of requests could be served from the cache"
-    if report["wrong"] is not None and _found(report, "hit_semantic", "shadow_semantic"):
-        return f"{described}, {_found_semantically(report)}"
-    waits = f" Semantic matches are not proven yet{missing}." if missing else ""
-    return f"{described}, all of them identical requests{_differing(report)}: set cache.mode: serve.{waits}"
+    return f"{described} of requests could have been served: set cache.mode: serve. {_semantic_state(report)}"
 
 
-def _found_semantically(report: Report) -> str:
-    wrong = report["wrong"]
-    if wrong["at_most"] is None:
-        return "but none has been judged yet. Wait, or check the judge in the gateway's log."
-    if wrong["at_most"] <= wrong["budget"]:
-        return f"{_judged_words(report)}: set cache.mode: serve."
-    limit = f"cache.semantic.max_wrong_answers ({wrong['budget']:.1%})"
-    if wrong["share"] > wrong["budget"]:
+def _semantic_state(report: Report) -> str:
+    """Why semantic matches are served, or only exact hits."""
+    semantic = report["semantic"]
+    if semantic is None:
+        return "Only identical requests are looked for."
+    judge, budget = semantic["judge"], share(semantic["budget"])
+    different = judge["different"]
+    asked = different["right"] + different["wrong"]
+    if judge["refuted"]:
         return (
-            f"{_judged_words(report)}, more than {limit}: keep shadow mode, and use `phasewise "
-            "cache explain` to see which questions are matched."
+            f"Only exact hits: the judge called {different['wrong']:,} of {asked:,} planted pairs equal that "
+            f"differ, more than max_wrong_answers ({budget}). Name a better model in semantic.judge."
         )
-    return (
-        f"{_judged_words(report)}. Their kinds of match were proven before; wait until these matches alone "
-        f"show that they stay within {limit}, or set cache.mode: serve now."
-    )
-
-
-def _serving(report: Report) -> str:
-    described = f"{_share_found(report)} of requests were served from the cache"
-    wrong = report["wrong"]
-    if wrong is None:
-        return f"{described}, all of them identical requests. No action is needed."
-    if wrong["share"] is None:
-        return f"{described}. No semantic match has been checked yet{_missing(report)}. No action is needed."
-    if wrong["share"] > wrong["budget"]:
+    if not judge["trusted"]:
         return (
-            f"{described}, {_judged_words(report)}: more than cache.semantic.max_wrong_answers "
-            f"({wrong['budget']:.1%}). {_what_ends(report)} Purge wrong answers, and check "
-            "whether the judge is right."
+            f"Only exact hits: the judge may call up to {_percent(judge['wrong_yes_at_most'])} of pairs that "
+            f"differ equal, after {counted(asked, 'planted one')}; {budget} is needed. Let it run on."
         )
-    return f"{described}, {_judged_words(report)}. No action is needed."
+    if any(region["proven"] for region in semantic["regions"]):
+        return "Semantic matches are served where they are proven."
+    missing = min((region["missing"] for region in semantic["regions"]), default=None)
+    more = "" if missing is None else f" for want of about {missing:,} more right ones"
+    return f"Aliases are served; semantic matches are not proven yet{more}."
 
 
-def _what_ends(report: Report) -> str:
-    """Whether kinds with wrong matches are still served. One wrong outcome alone does not end a proof."""
-    concerned = [cell for cell in report["cells"] if may_be_served(cell["cell"]) and cell["wrong"]]
-    if concerned and not any(cell["proven"] for cell in concerned):
-        return "Kinds with wrong matches are no longer served."
-    return "Kinds with wrong matches may still be served; one or two more wrong matches end that."
-
-
-SERVED = ("hit_exact", "hit_semantic", "joined", "shadow_exact", "shadow_semantic")
-
-
-def _found(report: Report, *results: str) -> int:
-    """How many requests were or could be served, or had one of these results."""
-    return sum(report["results"].get(result, 0) for result in results or SERVED)
-
-
-def _share_found(report: Report) -> str:
-    return share(_found(report) / report["requests"])
-
-
-def _differing(report: Report) -> str:
-    """A note that the model answers identical requests differently."""
-    counts = report["judged"]["exact"]
-    judged = counts["right"] + counts["wrong"]
-    if not counts["wrong"]:
-        return ""
-    return f" (the model answered {counts['wrong']:,} of {judged:,} differently the second time)"
-
-
-def _judged_words(report: Report) -> str:
-    wrong = report["wrong"]
-    judged = wrong["right"] + wrong["wrong"]
-    count = f"{wrong['wrong']:,}" if wrong["wrong"] else "none"
-    return (
-        f"{count} wrong of {judged:,} judged (at most {ceil(wrong['at_most'] * 1e3) / 10:.1f}% with "
-        f"{wrong['confidence']:.0%} confidence)"
-    )
-
-
-def _missing(report: Report) -> str:
-    """How far away the first proof is, if there is none and some matches were right."""
-    cells = [cell for cell in report["cells"] if may_be_served(cell["cell"]) and cell["right"]]
-    if not cells or any(cell["proven"] for cell in cells):
-        return ""
-    nearest = min(cells, key=lambda cell: cell["missing"])
-    return f" (the first proof needs {nearest['missing']:,} more right answers in a row)"
-
-
-RESULT_WORDS = {
-    CacheResult.HIT_EXACT: "served: identical request",
-    CacheResult.HIT_SEMANTIC: "served: semantic match",
-    CacheResult.JOINED: "served: identical request in progress",
-    CacheResult.SHADOW_EXACT: "would serve: identical request",
-    CacheResult.SHADOW_SEMANTIC: "would serve: semantic match",
-    CacheResult.EXPLORED: "similar: model asked, to learn",
-    CacheResult.GUARDED: "similar: rejected by a guard",
-    CacheResult.MISS: "not found",
-    CacheResult.BYPASS: "not cacheable",
-}
-EXPLAINED = {
-    CacheResult.HIT_EXACT: "It would be served from the cache: an identical request was answered before.",
-    CacheResult.HIT_SEMANTIC: "It would be served from the cache: a question with the same meaning was "
-    "answered before.",
-    CacheResult.EXPLORED: "The model would be asked, and its answer compared with a stored one, to learn.",
-    CacheResult.GUARDED: "The model would be asked: a guard says that the similar question means something "
-    "else.",
-    CacheResult.MISS: "The model would be asked: there is no stored answer to compare with.",
-    CacheResult.BYPASS: "The model would be asked: such requests are not cacheable.",
-}
-NO_NEIGHBOURS = (
-    "No stored answer was compared with it. Only requests that are identical except for the last user "
-    "message share answers: give the system prompt (--system) and other fields (--field max_tokens=64) as "
-    "your clients send them."
-)
-EXACT_ONLY = (
-    "Only an identical request would match: semantic matching is off (gateway.cache.semantic), or the "
-    "question is too long for it."
-)
-NOT_LEARNED_YET = (
-    "The gateway has not loaded yet what it learned about semantic matches, and serves none until then: run "
-    "this again in a moment."
-)
-SORT_WORDS = {
-    Sort.FORM: "different form",
-    Sort.CONTENT: "different words",
-    Sort.DOUBTED: "doubted by a guard",
-}
-WHY_NOTHING_NEAR = {"exact_only": EXACT_ONLY, "not_learned_yet": NOT_LEARNED_YET}
-TIERS = {"exact": "identical request", "semantic": "semantic match"}
-MOST_CELLS = 12
+# --- The report.
 
 
 def render_report(report: Report) -> RenderableType:
@@ -195,22 +99,24 @@ def render_report(report: Report) -> RenderableType:
     parts: list[RenderableType] = [Text(_head(report))]
     if report["requests"]:
         parts.append(_results(report))
-    if any(sum(counts.values()) for counts in report["judged"].values()):
-        parts.append(_judged(report))
     parts += [Text(line) for line in _lines(report)]
-    if report["cells"]:
-        parts.append(_cells(report))
+    if report["semantic"] is not None:
+        parts += [Text(line) for line in _judge_lines(report["semantic"])]
+        if report["semantic"]["regions"]:
+            parts.append(_regions(report["semantic"]["regions"]))
     return Group(*parts, Text(f"\nNext: {next_step(report, time.time())}"))
 
 
 def _head(report: Report) -> str:
-    matches = "identical and semantic matches" if report["semantic"] else "identical requests only"
+    matches = "identical requests only" if report["semantic"] is None else "identical and semantic matches"
     mode = "shadow mode: nothing is served" if report["mode"] == "shadow" else "answers are served"
     entries = report["entries"]
-    kept = f"{'?' if entries is None else f'{entries:,}'} {'answer' if entries == 1 else 'answers'} kept"
+    kept = "an unknown number of answers" if entries is None else counted(entries, "answer")
     store = "in Redis" if report["store"] == "redis" else "in the gateway's own memory"
     hours = long_duration(time.time() - report["since_unix_s"])
-    return f"Answer cache, {mode}; {matches}; {kept} {store}.\n{report['requests']:,} requests in {hours}."
+    return (
+        f"Answer cache, {mode}; {matches}; {kept} kept {store}.\n{report['requests']:,} requests in {hours}."
+    )
 
 
 def _results(report: Report) -> Table:
@@ -224,15 +130,6 @@ def _results(report: Report) -> Table:
     return table
 
 
-def _judged(report: Report) -> Table:
-    table = text_table("Stored answers compared with the model's", ("", "right", "wrong", "no verdict"))
-    for tier, words in TIERS.items():
-        counts = report["judged"].get(tier, {})
-        if sum(counts.values()):
-            table.add_row(words, *(f"{counts[verdict]:,}" for verdict in ("right", "wrong", "unknown")))
-    return table
-
-
 def _lines(report: Report) -> list[str]:
     lines = [_saved(report)]
     if report["look_up_s"] is not None:
@@ -240,14 +137,11 @@ def _lines(report: Report) -> list[str]:
         embedding = "" if embed_s is None else f", embedding {_times(embed_s)} of it"
         lines.append(f"Lookups took {_times(report['look_up_s'])}{embedding}.")
     if report["dropped"]:
-        lines.append(
-            f"{report['dropped']:,} answers were dropped without being stored or judged, because the queue "
-            "was full."
-        )
+        lines.append(f"{report['dropped']:,} answers or matches were dropped: a queue was full.")
     if unfit := report["unfit"]:
         lines.append(
-            f"{unfit:,} {'answer was' if unfit == 1 else 'answers were'} not stored: cut off by "
-            "max_tokens, empty, rejected, or more than text."
+            f"{counted(unfit, 'answer')} could not be stored: cut off by max_tokens, empty, rejected, or "
+            "more than text."
         )
     return lines
 
@@ -266,30 +160,76 @@ def _times(quantiles: Mapping[str, float]) -> str:
     return f"{duration(quantiles['p50'])} (p99 {duration(quantiles['p99'])})"
 
 
-def _cells(report: Report) -> Table:
-    shown = report["cells"][:MOST_CELLS]
-    left_out = len(report["cells"]) - len(shown)
-    title = "Proofs for semantic matches" + (f" ({left_out} more have less evidence)" if left_out else "")
-    table = text_table(title, ("whose", "kind of match", "right", "wrong"), words=2)
+def _judge_lines(semantic: Report) -> list[str]:
+    judge, judged, servable = semantic["judge"], semantic["judged"], semantic["servable"]
+    different, equal = judge["different"], judge["equal"]
+    lines = [
+        f"The judge said yes to {judged['yes']:,} matches and no to {judged['no']:,}, and gave no verdict on "
+        f"{judged['unknown']:,}. {semantic['aliases']:,} aliases are known.",
+        f"Of planted pairs that differ it called {different['wrong']:,} of "
+        f"{different['right'] + different['wrong']:,} equal (at most "
+        f"{_percent(judge['wrong_yes_at_most'])}); of equal ones, {equal['wrong']:,} of "
+        f"{equal['right'] + equal['wrong']:,} different.",
+        f"It cost {counted(judge['calls'], 'request')} with {judge['prompt_tokens']:,} prompt tokens and "
+        f"{duration(judge['busy_s'])}.",
+    ]
+    if servable["wrong_at_most"] is not None:
+        lines.append(
+            f"Of matches that could be served it rejected {servable['no']:,} of "
+            f"{servable['yes'] + servable['no']:,}: at most {_percent(servable['wrong_at_most'])} are wrong "
+            f"({semantic['confidence']:.0%} confidence; budget {share(semantic['budget'])})."
+        )
+    return lines
+
+
+def _percent(value: float) -> str:
+    """An upper bound, rounded up."""
+    return f"{ceil(value * 1e3) / 10:.1f}%"
+
+
+def _regions(regions: list[Report]) -> Table:
+    left_out = len(regions) - MOST_REGIONS
+    title = "Regions of matches" + (f" ({left_out} more have less evidence)" if left_out > 0 else "")
+    table = text_table(title, ("whose", "verified", "similarity", "yes", "no"), words=1)
     table.add_column("state")
-    for cell in shown:
-        counts = f"{cell['right']:,}", f"{cell['wrong']:,}"
-        table.add_row(cell["domain"], cell_words(cell["cell"]), *counts, _state(cell))
+    for region in regions[:MOST_REGIONS]:
+        more = "judge not tried yet" if region["missing"] is None else f"{region['missing']:,} more yes"
+        state = Text("proven", "green") if region["proven"] else Text(more)
+        known = f"{region['verified_at_least']}+ times"
+        near = f"{region['similarity_at_least']:.2f}+" if region["similarity_at_least"] else "any"
+        table.add_row(region["domain"], known, near, f"{region['yes']:,}", f"{region['no']:,}", state)
     return table
 
 
-def cell_words(cell: str) -> str:
-    """A kind of match in words: what differs, and how well such a change is known."""
-    sort, _, maturity = cell.partition("/")
-    return f"{SORT_WORDS[Sort(sort)]}, {maturity}" if sort in SORT_WORDS else cell
+# --- What the cache would do with a question.
 
-
-def _state(cell: Mapping[str, Any]) -> Text:
-    if not may_be_served(cell["cell"]):
-        return Text("learning only")
-    if cell["proven"]:
-        return Text("proven", "green")
-    return Text(f"{cell['missing']:,} more right")
+EXPLAINED = {
+    CacheResult.HIT_EXACT: "It would be served from the cache: an identical request was answered before.",
+    CacheResult.HIT_ALIAS: "It would be served from the cache: a judge found it to ask the same as another.",
+    CacheResult.HIT_SEMANTIC: "It would be served from the cache: a question with the same meaning was "
+    "answered before.",
+    CacheResult.EXPLORED: "The model would be asked, and a judge whether a stored answer would have served.",
+    CacheResult.GUARDED: "The model would be asked: a guard says that the similar question means something "
+    "else.",
+    CacheResult.MISS: "The model would be asked: no stored answer is near enough to compare with.",
+    CacheResult.BYPASS: "The model would be asked: such requests are not cacheable.",
+}
+NO_NEIGHBOURS = (
+    "No stored question is near enough. Only requests that are identical except for the last user message "
+    "share answers: if one should be near, give the system prompt (--system) and other fields (--field "
+    "max_tokens=64) as your clients send them."
+)
+WHY_NOTHING_NEAR = {
+    "exact_only": "Only an identical request would match: semantic matching is off "
+    "(gateway.cache.semantic), or the question is too long for it.",
+    "not_learned_yet": "The gateway has not loaded yet what it learned about semantic matches, and serves "
+    "none until then: run this again in a moment.",
+}
+CHANGE_WORDS = {
+    Novelty.BARRED: "this change of words was wrong before",
+    Novelty.NEW: "this change of words was not verified before",
+    Novelty.KNOWN: "this change of words was right {} times in a row",
+}
 
 
 def render_explanation(described: Mapping[str, Any]) -> RenderableType:
@@ -297,7 +237,7 @@ def render_explanation(described: Mapping[str, Any]) -> RenderableType:
     result = CacheResult(described["result"])
     reason = f" ({described['reason'].replace('_', ' ')})" if described["reason"] else ""
     head = Text(f"{result}{reason}: {EXPLAINED[result]}")
-    if result is CacheResult.BYPASS or result is CacheResult.HIT_EXACT:
+    if result in {CacheResult.BYPASS, CacheResult.HIT_EXACT, CacheResult.HIT_ALIAS}:
         return head
     if not described["neighbours"]:
         return Group(head, Text(WHY_NOTHING_NEAR.get(described["reason"], NO_NEIGHBOURS)))
@@ -308,18 +248,13 @@ def _neighbours(neighbours: list[Mapping[str, Any]]) -> Table:
     table = text_table("Similar stored questions, most similar first", ("similarity", "age"), words=0)
     table.add_column("evidence", overflow="fold")
     for neighbour in neighbours:
-        question = f'"{neighbour["question"]}"\n' if neighbour.get("question") else ""
+        question = f'"{neighbour["question"]}"\n' if neighbour["question"] else ""
+        if neighbour["guard"] is not None:
+            evidence = f"guard {neighbour['guard']}"
+        elif neighbour["change"] is None:
+            evidence = "the words are the same"
+        else:
+            evidence = CHANGE_WORDS[Novelty(neighbour["change"])].format(neighbour["verified"])
         similarity, age = f"{neighbour['similarity']:.3f}", long_duration(neighbour["age_s"])
-        table.add_row(similarity, age, Text(f"{question}{_known(neighbour)}"))
+        table.add_row(similarity, age, Text(f"{question}{evidence}"))
     return table
-
-
-def _known(neighbour: Mapping[str, Any]) -> str:
-    if neighbour["guard"] is not None:
-        detail = f": {neighbour['detail']}" if neighbour.get("detail") else ""
-        return f"guard {neighbour['guard']}{detail}"
-    if neighbour["cell"] is None:
-        return NONE
-    doubt = f" ({neighbour['doubt']})" if neighbour["doubt"] else ""
-    evidence = f"{neighbour['right']:,} right and {neighbour['wrong']:,} wrong of its kind"
-    return f"{cell_words(neighbour['cell'])}{doubt}: {evidence}, {_state(neighbour)}"

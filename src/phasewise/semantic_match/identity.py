@@ -13,6 +13,7 @@ from phasewise.core.caching import Bypass
 from phasewise.core.request import Endpoint
 from phasewise.core.request_fields import FIELDS, fields_where
 from phasewise.core.value import value
+from phasewise.semantic_match.reading import read
 
 DELIVERY_FIELDS = frozenset(fields_where(lambda it: it.is_delivery))
 """Fields that change how an answer is sent, not what it says."""
@@ -189,7 +190,7 @@ def may_match_semantically(endpoint: Endpoint, question: str) -> bool:
     return (
         endpoint is Endpoint.CHAT
         and len(question) <= LONGEST_SEMANTIC
-        and len(_WORD.findall(question)) <= MOST_WORDS_SEMANTIC
+        and len(read(question).words) <= MOST_WORDS_SEMANTIC
     )
 
 

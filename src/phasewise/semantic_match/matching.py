@@ -6,37 +6,30 @@ Randomness is passed in, and outcomes reach the evidence book only as lessons.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import StrEnum
 
-from phasewise.core.caching import Lesson, Neighbour
+from phasewise.core.caching import Neighbour
 from phasewise.core.value import value
-from phasewise.semantic_match.evidence import CellReport, EvidenceBook, Maturity
-from phasewise.semantic_match.guards import GUARDS_BUT_CONTENT, Guard, Veto
-from phasewise.semantic_match.guards.reading import Reading, read
-from phasewise.semantic_match.rewrite import Change, rewrite
+from phasewise.semantic_match.evidence import EvidenceBook, KnownChange, Novelty, region_of
+from phasewise.semantic_match.guards import Guard, objection
+from phasewise.semantic_match.lessons import Lesson
+from phasewise.semantic_match.reading import Reading, read
+from phasewise.semantic_match.rewrite import PART_MARK, rewrite
 
-EVIDENCE_VERSION = 1
-"""Raise this when the meaning of guards, word changes or cells changes: earlier lessons are then no evidence
+EVIDENCE_VERSION = 2
+"""Raise this when the meaning of guards, changes or regions changes: earlier lessons are then no evidence
 for what is served now."""
 
-DOUBTS = frozenset({Guard.ORDER, Guard.MODAL, Guard.QUESTION_WORD, Guard.CONNECTIVES, Guard.PERSONS})
-"""Guards that check sentence structure, and object to good paraphrases too. Their objection is not a veto but
-a doubt: such a match is served only if the identical change, as a whole, was verified several times."""
 
-
-class Sort(StrEnum):
-    """The sort of match, which counts together because it goes wrong for the same reasons.
-
-    `form`: no content words differ. `content`: some do. `doubted`: a guard objected, but without a veto.
-    """
-
-    FORM = "form"
-    CONTENT = "content"
-    DOUBTED = "doubted"
+EXCHANGES_AUDITED = 3
+STALE_AUDITED = 8
+"""How many times as often a match is audited in which words were put for others, and if that was last
+verified before the stored answer was made: what words mean may change."""
 
 
 class MatchVerdict(StrEnum):
-    """What happens to a question: a stored answer, the model's answer to learn from, or the model's alone."""
+    """What happens to a question: a stored answer, the model's answer and a judge, or the model's alone."""
 
     SERVE = "serve"
     EXPLORE = "explore"
@@ -44,12 +37,11 @@ class MatchVerdict(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why no stored answer is served. For a guard's veto, the guard's own name is given instead."""
+    """Why no stored answer is served. For a guard's objection, the guard's own name is given instead."""
 
     NOTHING_NEAR = "nothing_near"
     BARRED = "barred"
     NEW_CHANGE = "new_change"
-    STALE_CHANGE = "stale_change"
     NOT_PROVEN = "not_proven"
     AUDIT = "audit"
 
@@ -64,27 +56,29 @@ class MatchRules:
 
 @value
 class Considered:
-    """One neighbour as it was judged before any outcome was known.
+    """One neighbour as it was seen before any outcome was known: what objects, or how known its change is.
 
-    A neighbour with a `veto` has no cell. `doubt` names a guard that objected without a veto. `signature` is
-    that of the change, for the lesson.
+    `change` is the signature of how the words differ. `region` is 0 for a match that could not be served,
+    whatever is proven. `stands_for` is how many matches an audited one stands for.
     """
 
     neighbour: Neighbour
-    veto: Veto | None = None
-    doubt: Guard | None = None
-    change: Change | None = None
-    maturity: Maturity | None = None
-    cell: str | None = None
-    signature: str = ""
+    guard: Guard | None = None
+    known: KnownChange | None = None
+    change: str = ""
+    region: int = 0
+    stands_for: float = 1.0
+
+    @property
+    def promise(self) -> tuple[int, float]:
+        """Greater for the neighbour that is looked at rather than others."""
+        novelty = Novelty.BARRED if self.known is None else self.known.novelty
+        return list(Novelty).index(novelty), self.neighbour.similarity
 
 
 @value
 class Match:
-    """The decision, its neighbour, and all neighbours that were considered, nearest first.
-
-    The search ends at the first neighbour with a known change, because none after it is better.
-    """
+    """The decision, its neighbour, and all neighbours that were considered, nearest first."""
 
     verdict: MatchVerdict
     reason: str | None
@@ -93,14 +87,8 @@ class Match:
 
     @property
     def neighbour(self) -> Neighbour | None:
-        """The neighbour that is served, or compared with the model's answer."""
+        """The neighbour that is served, or judged."""
         return self.chosen.neighbour if self.chosen else None
-
-    def lesson(self, domain: str, right: bool, at_unix_s: float, basis: str = "") -> Lesson:
-        """The lesson from the outcome, in the cell that was chosen before it."""
-        if self.chosen is None or self.chosen.cell is None:
-            raise ValueError("nothing was matched, so there is nothing to learn")
-        return Lesson(domain, self.chosen.cell, self.chosen.signature, right, at_unix_s, basis)
 
 
 def consider(
@@ -113,92 +101,62 @@ def consider(
 ) -> Match:
     """Decide about a question and its stored neighbours, nearest first. `draw` is random in [0, 1).
 
-    The candidate is chosen by what is known about its change and how near it is, never by whether its cell is
-    proven: so outcomes before and after the proof are of the same sort.
+    The candidate is chosen by what is known about its change and how near it is, never by whether its region
+    is proven: so outcomes before and after the proof are of the same sort.
     """
-    considered = _look(question, neighbours, book, rules, domain)
-    candidates = [one for one in considered if one.maturity is not None]
+    near = [neighbour for neighbour in neighbours if neighbour.similarity >= rules.min_similarity]
+    asked = read(question) if near else None
+    considered = tuple(_look_at(asked, neighbour, book, domain) for neighbour in near if asked)
+    candidates = [one for one in considered if one.guard is None]
     if not candidates:
-        return Match(MatchVerdict.NOTHING, _why_nothing(considered), considered=considered)
-    chosen = max(candidates, key=_promise)
-    reason = _why_not_served(chosen, book, rules, domain, draw)
+        why = considered[0].guard if considered else None
+        return Match(MatchVerdict.NOTHING, why or Reason.NOTHING_NEAR, considered=considered)
+    chosen = max(candidates, key=lambda one: one.promise)
+    audited = _audited_share(chosen, rules)
+    reason = _why_not_served(chosen, book, domain) or (Reason.AUDIT if draw < audited else None)
+    if reason is Reason.AUDIT:
+        chosen = replace(chosen, stands_for=1 / audited)
     return Match(MatchVerdict.EXPLORE if reason else MatchVerdict.SERVE, reason, chosen, considered)
-
-
-def cell_report(considered: Considered, book: EvidenceBook, domain: str) -> CellReport | None:
-    """What is known about a neighbour's cell, for `explain`."""
-    return book.report(domain, considered.cell) if considered.cell else None
-
-
-def _look(
-    question: str, neighbours: Sequence[Neighbour], book: EvidenceBook, rules: MatchRules, domain: str
-) -> tuple[Considered, ...]:
-    asked: Reading | None = None
-    considered: list[Considered] = []
-    for neighbour in neighbours:
-        if neighbour.similarity < rules.min_similarity:
-            continue
-        asked = asked or read(question)
-        considered.append(_look_at(asked, neighbour, book, domain))
-        if considered[-1].maturity is Maturity.KNOWN:
-            break
-    return tuple(considered)
 
 
 def _look_at(asked: Reading, neighbour: Neighbour, book: EvidenceBook, domain: str) -> Considered:
     stored = read(neighbour.answer.question)
-    veto, doubt = _objection(asked, stored)
-    if veto is not None:
-        return Considered(neighbour, veto=veto)
-    how = rewrite(asked.words, stored.words, domain)
-    if doubt is not None and how.exchanges:
-        return Considered(neighbour, veto=doubt)
-    maturity = book.maturity(domain, how, neighbour.answer.made_unix_s, doubted=doubt is not None)
-    sort = Sort.DOUBTED if doubt else Sort.CONTENT if how.change.of_content else Sort.FORM
-    return Considered(
-        neighbour,
-        doubt=doubt.guard if doubt else None,
-        change=how.change,
-        maturity=maturity,
-        cell=f"{sort}/{maturity}",
-        signature=how.signature,
+    guard = objection(asked, stored)
+    if guard is not None:
+        return Considered(neighbour, guard)
+    change = PART_MARK.join(rewrite(asked.words, stored.words, domain))
+    known = book.known(domain, change, neighbour.answer.made_unix_s)
+    region = region_of(known.run, neighbour.similarity) if known.novelty is Novelty.KNOWN else 0
+    return Considered(neighbour, None, known, change, region)
+
+
+def _why_not_served(chosen: Considered, book: EvidenceBook, domain: str) -> Reason | None:
+    known = chosen.known
+    if known is None or known.novelty is not Novelty.KNOWN:
+        return Reason.BARRED if known and known.novelty is Novelty.BARRED else Reason.NEW_CHANGE
+    return None if book.may_serve(domain, chosen.region) else Reason.NOT_PROVEN
+
+
+def _audited_share(chosen: Considered, rules: MatchRules) -> float:
+    known = chosen.known
+    more_often = (
+        STALE_AUDITED if known and known.stale else EXCHANGES_AUDITED if known and known.exchanges else 1
     )
+    return min(1.0, rules.audit_share * more_often)
 
 
-def _objection(asked: Reading, stored: Reading) -> tuple[Veto | None, Veto | None]:
-    """The first veto, else the first doubt."""
-    doubt = None
-    for guard, differs in GUARDS_BUT_CONTENT:
-        if guard in DOUBTS and doubt is not None:
-            continue
-        if (detail := differs(asked, stored)) is None:
-            continue
-        if guard not in DOUBTS:
-            return Veto(guard, detail), None
-        doubt = Veto(guard, detail)
-    return None, doubt
-
-
-def _promise(one: Considered) -> tuple[int, float]:
-    return (one.maturity.rank if one.maturity else -1, one.neighbour.similarity)
-
-
-def _why_nothing(considered: Sequence[Considered]) -> str:
-    return next((one.veto.guard for one in considered if one.veto), Reason.NOTHING_NEAR)
-
-
-def _why_not_served(
-    chosen: Considered, book: EvidenceBook, rules: MatchRules, domain: str, draw: float
-) -> Reason | None:
-    if chosen.maturity is not Maturity.KNOWN:
-        return _UNKNOWN[chosen.maturity or Maturity.NEW]
-    if not book.bound.proven(book.evidence(domain, chosen.cell or "").log_wealth):
-        return Reason.NOT_PROVEN
-    return Reason.AUDIT if draw < rules.audit_share else None
-
-
-_UNKNOWN = {
-    Maturity.BARRED: Reason.BARRED,
-    Maturity.NEW: Reason.NEW_CHANGE,
-    Maturity.STALE: Reason.STALE_CHANGE,
-}
+def lesson_of(
+    chosen: Considered, asked_key: str, domain: str, right: bool, at_unix_s: float, basis: str = ""
+) -> Lesson:
+    """The lesson from a judged match."""
+    return Lesson(
+        domain=domain,
+        region=chosen.region,
+        change=chosen.change,
+        right=right,
+        at_unix_s=at_unix_s,
+        basis=basis,
+        asked=asked_key,
+        stored=chosen.neighbour.answer.key,
+        stands_for=chosen.stands_for,
+    )

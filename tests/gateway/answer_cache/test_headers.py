@@ -96,6 +96,7 @@ def test_what_is_no_name_is_rejected_without_being_repeated(header, value):
     ("note", "status"),
     [
         (CacheNote(CacheResult.HIT_EXACT), "phasewise; hit; detail=exact"),
+        (CacheNote(CacheResult.HIT_ALIAS), "phasewise; hit; detail=alias"),
         (CacheNote(CacheResult.HIT_SEMANTIC, similarity=0.9), "phasewise; hit; detail=semantic"),
         (CacheNote(CacheResult.JOINED), "phasewise; fwd=miss; collapsed; detail=joined"),
         (CacheNote(CacheResult.EXPLORED, "unproven"), "phasewise; fwd=miss; detail=explored"),

@@ -1,229 +1,187 @@
-"""Judges say right or wrong, or that they could not be asked; doubt about answers is not left open."""
+"""A model of the fleet judges pairs: shortly, one at a time, and only while it has nothing else to do."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 
-import numpy as np
 import orjson
 import pytest
 
 from phasewise.clients.http_client import HttpClient
-from phasewise.core.errors import EmbedderRejected, EmbedderUnreachable
-from phasewise.core.worker import Role
-from phasewise.fleet.config import JudgeConfig
-from phasewise.gateway.answer_cache.judges import (
-    LONGEST_EMBEDDED,
-    EmbeddingJudge,
-    ModelJudge,
-    TextJudge,
-    build_judge,
-)
-from phasewise.scheduling.ledger import LoadLedger
-from phasewise.scheduling.world import ClusterView
-from phasewise.semantic_match.judging import CONTROL_ANSWER, LONGEST_JUDGED
-from tests.builders import make_worker
-from tests.gateway.harness import listening
+from phasewise.core.errors import ConfigError
+from phasewise.fleet.config import CacheConfig, JudgeConfig, SemanticConfig
+from phasewise.gateway.answer_cache import build as cache_building
+from phasewise.gateway.answer_cache import judges
+from phasewise.gateway.answer_cache.build import build_answer_cache
+from phasewise.gateway.answer_cache.judges import FleetJudge, QuestionPair
+from phasewise.semantic_match.judging import LONGEST_ANSWER
+from tests.gateway.cache_parts import AngleEmbedder
+from tests.gateway.harness import eventually, listening
+from tests.scheduling.worlds import make_split_world, make_world
 
-QUESTION = "What is the capital of France?"
+PAIR = QuestionPair("How can I pay?", "How do I pay?", "By card.")
+MODEL = make_world(1).cluster.models[0]
 
 
-class Plane:
-    """An embedder of two dimensions: each text stands where the test has put it."""
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    monkeypatch.setattr(judges, "LOOK_AGAIN_S", 0.01)
 
-    space, dimensions = "plane", 2
 
-    def __init__(self, **places):
-        self.places = places
-        self.asked = []
+class Fleet:
+    """A judge before workers that reply these things in turn, and what they were asked."""
 
-    async def start(self): ...
-    async def close(self): ...
+    def __init__(self, judge, world, asked):
+        self.judge = judge
+        self.world = world
+        self.asked = asked
 
-    async def embed(self, text):
-        self.asked.append(text)
-        if text not in self.places:
-            raise EmbedderUnreachable("nowhere")
-        return np.array(self.places[text], "<f4").tobytes()
+    async def approves(self, pair=PAIR):
+        return await self.judge.approves(pair)
 
 
 @contextlib.asynccontextmanager
-async def fleet(*replies, deadline_s=5.0, roles=(Role.MIXED,), status=b"200 OK"):
-    """A model judge before workers that say these things in turn; its cluster, and what they were asked."""
+async def fleet(*replies, world=None, status=b"200 OK", **config):
     asked, left = [], list(replies)
+    world = world or make_world(1)
 
     async def answer(head, body, writer):
-        asked.append(orjson.loads(body))
-        said = left.pop(0)
-        if callable(said):
-            said = await said()
-        data = said if isinstance(said, bytes) else orjson.dumps(content(said))
+        asked.append((head.split()[1].decode(), orjson.loads(body)))
+        reply = left.pop(0)
+        if callable(reply):
+            reply = await reply()
+        data = reply if isinstance(reply, bytes) else orjson.dumps(reply)
         writer.write(b"HTTP/1.1 %s\r\ncontent-length: %d\r\n\r\n%s" % (status, len(data), data))
 
     async with listening(answer) as stub:
-        workers = [make_worker(f"w{index}", role=role) for index, role in enumerate(roles)]
-        cluster, ledger = ClusterView(workers), LoadLedger()
-        for worker in workers:
-            cluster.mark_up(worker.name, worker.incarnation)
-        clients = {worker.name: HttpClient(stub.url) for worker in workers}
-        judge = ModelJudge("m", cluster, ledger, clients, deadline_s)
-        yield judge, cluster, asked
+        clients = {state.worker.name: HttpClient(stub.url) for state in world.cluster.snapshot()}
+        judge = FleetJudge(JudgeConfig(**{"model": MODEL, "share": 1.0, **config}), world, clients)
+        yield Fleet(judge, world, asked)
         for client in clients.values():
             client.close()
 
 
-def content(text):
-    return {"choices": [{"message": {"role": "assistant", "content": text}}]}
+def says(text, prompt_tokens=300):
+    message = {"role": "assistant", "content": text}
+    return {"choices": [{"message": message}], "usage": {"prompt_tokens": prompt_tokens}}
 
 
-async def test_the_text_judge_goes_by_the_words():
-    assert await TextJudge().right(QUESTION, "Paris.", "Paris") is True
-    assert await TextJudge().right(QUESTION, "Paris", "It is Paris") is False
+def scores(score):
+    return {"data": [{"index": 0, "object": "score", "score": score}], "usage": {"prompt_tokens": 20}}
 
 
-async def test_the_embedding_judge_goes_by_nearness():
-    judge = EmbeddingJudge(Plane(beech=(1, 0), birch=(0.96, 0.28), stone=(0, 1)), 0.95, 5.0)
-    assert await judge.right(QUESTION, "beech", "birch") is True
-    assert await judge.right(QUESTION, "beech", "stone") is False
+# --- what is asked, and how the reply is read -----------------------------------------------------------
 
 
-async def test_the_embedding_judge_does_not_believe_nearness_of_another_number():
-    embedder = Plane(**{"It takes 3 days": (1, 0), "It takes 4 days": (1, 0)})
-    assert await EmbeddingJudge(embedder, 0.95, 5.0).right(QUESTION, *embedder.places) is False
+async def test_a_model_is_asked_for_one_token_without_chance_or_reasoning():
+    async with fleet(says("Yes"), says("no")) as judging:
+        assert [await judging.approves(), await judging.approves()] == [True, False]
+    for path, body in judging.asked:
+        assert (path, body["model"], body["max_tokens"], body["temperature"]) == (
+            *("/v1/chat/completions", MODEL, 1, 0),
+        )
+        assert body["chat_template_kwargs"] == {"enable_thinking": False}
+        shown = body["messages"][-1]["content"]
+        assert all(text in shown for text in (PAIR.asked, PAIR.stored, PAIR.answer))
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [("within 14 days", "within 30 days"), ("You can return", "You cannot return")],
-)
-async def test_nor_that_of_another_number_or_a_denial_in_a_longer_answer(one, other):
-    rest = " it to any of our shops, as long as the box is closed and the bill is in it." * 4
-    embedder = Plane(**{one + rest: (1, 0), other + rest: (1, 0)})
-    assert await EmbeddingJudge(embedder, 0.95, 5.0).right(QUESTION, *embedder.places) is False
+@pytest.mark.parametrize("reply", [says("maybe"), says(""), says(None), {"choices": []}, {"error": "odd"}])
+async def test_a_reply_that_is_not_yes_is_no(reply):
+    async with fleet(reply) as judging:
+        assert await judging.approves() is False
 
 
-async def test_what_an_embedder_does_not_take_has_to_be_equal():
-    class Rejecting(Plane):
-        async def embed(self, text):
-            raise EmbedderRejected("HTTP 400")
-
-    judge = EmbeddingJudge(Rejecting(), 0.95, 5.0)
-    assert await judge.right(QUESTION, "Paris", "It is Paris") is False
-    assert await judge.right(QUESTION, "Paris.", "Paris") is True
+async def test_a_cross_encoder_scores_the_two_questions():
+    async with fleet(scores(0.8), scores(0.79), kind="score", min_score=0.8) as judging:
+        assert [await judging.approves(), await judging.approves()] == [True, False]
+    assert judging.asked[0] == ("/score", {"model": MODEL, "text_1": PAIR.asked, "text_2": PAIR.stored})
 
 
-async def test_what_is_too_long_to_be_embedded_whole_has_to_be_equal():
-    embedder = Plane()
-    judge, long = EmbeddingJudge(embedder, 0.95, 5.0), "word " * (LONGEST_EMBEDDED // 4)
-    assert await judge.right(QUESTION, long, long.strip()) is True
-    assert await judge.right(QUESTION, long, long + "more") is False
-    assert embedder.asked == []
+@pytest.mark.parametrize("reply", [{"data": []}, {"data": [{"score": "high"}]}])
+async def test_a_score_that_is_none_is_no(reply):
+    async with fleet(reply, kind="score", min_score=0.0) as judging:
+        assert await judging.approves() is False
 
 
-async def test_in_scripts_with_a_token_for_each_letter_fewer_letters_are_too_long():
-    embedder, chinese = Plane(), "水" * (LONGEST_EMBEDDED // 2)
-    assert await EmbeddingJudge(embedder, 0.95, 5.0).right(QUESTION, chinese, chinese + "火") is False
-    assert embedder.asked == []
-
-
-@pytest.mark.parametrize("made", ["unknown", "beech"])
-async def test_without_its_embedder_a_judge_says_nothing_of_equal_answers_either(made):
-    assert await EmbeddingJudge(Plane(), 0.95, 5.0).right(QUESTION, "beech", made) is None
-
-
-async def test_equal_answers_are_right_however_they_are_embedded():
-    judge = EmbeddingJudge(Plane(**{"Paris.": (1, 0), "Paris": (0, 1)}), 0.95, 5.0)
-    assert await judge.right(QUESTION, "Paris.", "Paris") is True
-
-
-async def test_a_late_embedding_is_no_verdict():
-    class Slow(Plane):
-        async def embed(self, text):
-            await asyncio.sleep(60)
-
-    assert await EmbeddingJudge(Slow(), 0.95, 0.01).right(QUESTION, "beech", "stone") is None
-
-
-async def test_a_model_is_asked_shortly_and_without_chance():
-    async with fleet("Yes.", "no", "no") as (judge, _, asked):
-        assert await judge.right(QUESTION, "Paris", "It is Paris") is True
-        assert await judge.right(QUESTION, "Paris", "Lyon") is False
-    assert {(it["model"], it["temperature"], it["max_tokens"]) for it in asked} == {("m", 0, 4)}
-    assert "It is Paris" in asked[0]["messages"][1]["content"]
-
-
-@pytest.mark.parametrize("control", ["yes", "maybe"])
-async def test_a_model_that_says_yes_to_anything_is_not_believed(control):
-    async with fleet("yes", control) as (judge, _, asked):
-        assert await judge.right(QUESTION, "Paris", "Lyon") is None
-    assert CONTROL_ANSWER in asked[1]["messages"][1]["content"]
-
-
-@pytest.mark.parametrize("said", ["maybe", "", "Yes, but", "The two"])
-async def test_what_is_not_called_the_same_is_not_the_same(said):
-    async with fleet(said) as (judge, *_):
-        assert await judge.right(QUESTION, "Paris", "Lyon") is False
-
-
-@pytest.mark.parametrize(
-    "said", [None, b"oops", b"[]", orjson.dumps({"choices": []}), orjson.dumps({"error": "no"})]
-)
-async def test_a_reply_without_an_answer_in_it_is_no_verdict(said):
-    async with fleet(said) as (judge, *_):
-        assert await judge.right(QUESTION, "Paris", "Paris") is None
-
-
-async def test_what_a_model_cannot_be_shown_whole_has_to_be_equal():
-    async with fleet() as (judge, _, asked):
-        long = "word " * (LONGEST_JUDGED // 4)
-        assert await judge.right(QUESTION, long, long.strip()) is True
-        assert await judge.right(QUESTION, long, long + "more") is False
-    assert asked == []
-
-
+@pytest.mark.parametrize("kind", ["model", "score"])
 @pytest.mark.parametrize("status", [b"400 Bad Request", b"413 Content Too Large", b"422 Unprocessable"])
-async def test_what_a_model_does_not_take_has_to_be_equal(status):
-    async with fleet("no", "no", status=status) as (judge, *_):
-        assert await judge.right(QUESTION, "Paris", "It is Paris") is False
-        assert await judge.right(QUESTION, "Paris.", "Paris") is True
+async def test_a_rejected_text_counts_as_no(kind, status):
+    async with fleet({"error": "too long"}, status=status, kind=kind) as judging:
+        assert await judging.approves() is False
 
 
+async def test_of_a_long_answer_the_beginning_is_shown():
+    answer = "begins" + "." * LONGEST_ANSWER + "ends"
+    async with fleet(says("yes")) as judging:
+        assert await judging.approves(QuestionPair("why?", "why then?", answer)) is True
+    shown = judging.asked[0][1]["messages"][-1]["content"]
+    assert ("begins" in shown, "ends" in shown) == (True, False)
+
+
+async def test_every_pair_is_asked_about_with_the_same_beginning():
+    """Which engines then have in their prefix cache."""
+    async with fleet(says("yes"), says("no")) as judging:
+        for pair in (PAIR, QuestionPair("why?", "why then?", "Because.")):
+            await judging.approves(pair)
+    first, second = (body["messages"][0] for _, body in judging.asked)
+    assert first == second
+
+
+# --- when nobody can say --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["model", "score"])
 @pytest.mark.parametrize("status", [b"401 Unauthorized", b"404 Not Found", b"429 Too Many", b"500 Oops"])
-async def test_an_error_that_the_answers_are_no_reason_for_is_no_verdict(status):
-    async with fleet("no", status=status) as (judge, *_):
-        assert await judge.right(QUESTION, "Paris", "It is Paris") is None
+async def test_an_error_that_is_not_about_the_texts_is_no_verdict(kind, status):
+    async with fleet(says("yes"), status=status, kind=kind) as judging:
+        assert await judging.approves() is None
 
 
-async def test_a_model_that_is_late_is_no_verdict():
-    async def never():
-        await asyncio.sleep(60)
-
-    async with fleet(never, deadline_s=0.05) as (judge, *_):
-        assert await judge.right(QUESTION, "Paris", "Lyon") is None
+async def test_a_reply_that_cannot_be_read_is_no_verdict():
+    async with fleet(b"<html>") as judging:
+        assert await judging.approves() is None
 
 
-async def test_a_fleet_that_is_down_gives_no_verdict():
-    async with fleet() as (judge, cluster, asked):
-        cluster.mark_down("w0", "gone")
-        assert await judge.right(QUESTION, "Paris", "Paris") is None
-    assert asked == []
-
-
-async def test_a_worker_that_only_reads_prompts_is_not_asked():
-    async with fleet("yes", roles=(Role.PREFILL,)) as (judge, _, asked):
-        assert await judge.right(QUESTION, "Paris", "Lyon") is None
-    assert asked == []
+async def test_a_late_reply_is_no_verdict():
+    async with fleet(asyncio.Event().wait, deadline_s=0.05) as judging:
+        assert await judging.approves() is None
 
 
 async def test_an_unreachable_worker_gives_no_verdict():
-    cluster = ClusterView([make_worker()])
-    cluster.mark_up("w0", "1")
-    judge = ModelJudge("m", cluster, LoadLedger(), {"w0": HttpClient("http://127.0.0.1:1")}, 5.0)
-    assert await judge.right(QUESTION, "Paris", "Lyon") is None
+    judge = FleetJudge(JudgeConfig(model=MODEL), make_world(1), {"w0": HttpClient("http://127.0.0.1:1")})
+    assert await judge.approves(PAIR) is None
 
 
-async def test_one_thing_is_asked_at_a_time():
+async def test_a_worker_that_has_left_the_fleet_gives_no_verdict():
+    async with fleet() as judging:
+        judging.judge._clients = {}
+        assert await judging.approves() is None
+        assert judging.asked == []
+
+
+@pytest.mark.parametrize("world", [make_world(1, up=0), make_split_world(prefill=1, decode=0)])
+async def test_without_a_worker_that_decodes_there_is_no_verdict(world):
+    async with fleet(world=world, deadline_s=0.05) as judging:
+        assert await judging.approves() is None
+    assert judging.asked == []
+    assert judging.judge.calls == 0
+
+
+# --- what it may cost -----------------------------------------------------------------------------------
+
+
+async def test_the_least_loaded_worker_is_asked():
+    world = make_world(2)
+    busy = world.cluster.snapshot()[0].worker
+    world.ledger.book(busy.ref, 100)
+    async with fleet(says("yes"), world=world) as judging:
+        judging.judge._clients = {"w1": judging.judge._clients["w1"]}
+        assert await judging.approves() is True
+
+
+async def test_one_pair_is_judged_at_a_time():
     most, now = 0, 0
 
     async def slow():
@@ -232,20 +190,114 @@ async def test_one_thing_is_asked_at_a_time():
         most = max(most, now)
         await asyncio.sleep(0.02)
         now -= 1
-        return "yes"
+        return orjson.dumps(says("yes"))
 
-    async with fleet(*[slow, "no"] * 3) as (judge, *_):
-        verdicts = await asyncio.gather(*(judge.right(QUESTION, "Paris", f"P{it}") for it in range(3)))
-    assert (verdicts, most) == ([True] * 3, 1)
+    async with fleet(slow, slow, slow) as judging:
+        assert await asyncio.gather(*(judging.approves() for _ in range(3))) == [True] * 3
+    assert most == 1
 
 
+async def test_the_judge_waits_while_a_clients_request_waits_for_its_model():
+    async with fleet(says("yes")) as judging:
+        elsewhere = judging.world.queue.join("another", 0, 0.0, 0.0)
+        ticket = judging.world.queue.join(MODEL, 0, 0.0, 0.0)
+        verdict = asyncio.create_task(judging.approves())
+        await asyncio.sleep(0.1)
+        assert judging.asked == []
+        judging.world.queue.leave(ticket)
+        assert await verdict is True
+        judging.world.queue.leave(elsewhere)
+
+
+async def test_a_judge_that_clients_leave_no_time_gives_no_verdict():
+    async with fleet(deadline_s=0.05) as judging:
+        judging.world.queue.join(MODEL, 0, 0.0, 0.0)
+        assert await judging.approves() is None
+    assert judging.asked == []
+
+
+async def test_the_judge_rests_so_that_it_is_busy_for_no_more_than_its_share():
+    async def slow():
+        await asyncio.sleep(0.05)
+        return orjson.dumps(says("no"))
+
+    async with fleet(slow, slow, slow, share=0.25) as judging:
+        began_s = time.monotonic()
+        for _ in range(3):
+            await judging.approves()
+        took_s = time.monotonic() - began_s
+        last_s = judging.judge._free_from_s - time.monotonic()
+    assert judging.judge.busy_s >= 3 * 0.05
+    assert took_s + last_s >= judging.judge.busy_s / 0.25 * 0.99
+
+
+async def test_a_late_call_is_rested_for_too():
+    async with fleet(asyncio.Event().wait, deadline_s=0.05, share=0.01) as judging:
+        await judging.approves()
+        assert judging.judge._free_from_s - time.monotonic() > 4.0
+
+
+async def test_calls_prompt_tokens_and_time_are_counted():
+    async with fleet(says("yes", 250), says("no", 350)) as judging:
+        assert (judging.judge.calls, judging.judge.prompt_tokens, judging.judge.busy_s) == (0, 0, 0)
+        await judging.approves()
+        await judging.approves()
+        assert (judging.judge.calls, judging.judge.prompt_tokens) == (2, 600)
+        assert judging.judge.busy_s > 0
+
+
+async def test_a_stopped_judge_gives_its_turn_back():
+    async with fleet(asyncio.Event().wait, says("yes")) as judging:
+        first = asyncio.create_task(judging.approves())
+        await eventually(lambda: judging.asked)
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        assert await judging.approves() is True
+
+
+# --- which model judges ---------------------------------------------------------------------------------
+
+
+class Models:
+    """A fleet of these models, as far as a cache is built from it."""
+
+    def __init__(self, *models):
+        self.cluster = self
+        self.models = models
+
+
+@pytest.fixture
+def without_embedding_model(monkeypatch):
+    monkeypatch.setattr(cache_building, "build_embedder", lambda config, home: AngleEmbedder())
+
+
+def cache_of(models, **judge):
+    return build_answer_cache(CacheConfig(semantic=SemanticConfig(judge=judge)), Models(*models), {})
+
+
+@pytest.mark.usefixtures("without_embedding_model")
+def test_the_fleets_only_model_judges_unless_another_is_named():
+    assert cache_of(["small"])._judge._model == "small"
+    assert cache_of(["small", "large"], model="large")._judge._model == "large"
+    # Lessons name the judge, however it was chosen.
+    meant, named = cache_of(["small"]), cache_of(["small"], model="small")
+    assert meant._semantic_match.basis == named._semantic_match.basis
+
+
+@pytest.mark.usefixtures("without_embedding_model")
+def test_a_judge_that_is_named_is_believed_before_any_model_is_known():
+    assert cache_of([], model="small")._judge._model == "small"
+
+
+@pytest.mark.usefixtures("without_embedding_model")
 @pytest.mark.parametrize(
-    ("config", "kind"),
+    ("models", "judge", "says"),
     [
-        (JudgeConfig(), TextJudge),
-        (JudgeConfig(kind="embedding"), EmbeddingJudge),
-        (JudgeConfig(kind="model", model="m"), ModelJudge),
+        (["small", "large"], {}, r"judge.model is not set, and there are several .* file: small, large"),
+        ([], {}, "is not set, and no engine has said yet what it serves. hint: name a model .* start later"),
+        (["small"], {"model": "large"}, r"is 'large', which no worker serves. hint: .* file: small"),
     ],
 )
-def test_the_configuration_names_the_judge(config, kind):
-    assert isinstance(build_judge(config, Plane(), ClusterView([]), LoadLedger(), {}), kind)
+def test_a_judge_that_is_not_clear_stops_the_start(models, judge, says):
+    with pytest.raises(ConfigError, match=says):
+        cache_of(models, **judge)

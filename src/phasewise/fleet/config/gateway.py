@@ -71,38 +71,26 @@ class HttpEmbedderConfig(Frozen):
 
 
 class JudgeConfig(Frozen):
-    """What judges whether a stored answer would have been right, once the model has answered too.
+    """What judges, after the model has answered, whether a stored answer would have served too.
 
-    `text`: both texts are equal except for white space and a final full stop. `embedding`: the similarity of
-    their embeddings is at least `similarity`. `model`: a model of this fleet decides.
+    `model`: a model of this fleet says yes or no, in one token; if it is not set, the fleet's only model.
+    `score`: a cross-encoder of this fleet scores the two questions, and `min_score` or more is a yes. `share`
+    is the share of the time in which a judge's request may be in progress.
     """
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "if": {"properties": {"kind": {"const": "model"}}, "required": ["kind"]},
-            "then": {"properties": {"model": {"type": "string"}}, "required": ["model"]},
-        }
-    )
-
-    kind: Literal["text", "embedding", "model"] = "text"
-    similarity: Share = 0.95
+    kind: Literal["model", "score"] = "model"
     model: str | None = None
+    min_score: float = 0.5
+    share: Annotated[float, Field(gt=0, le=1)] = 0.1
     deadline_s: Annotated[float, Field(gt=0, le=600)] = 30.0
-
-    @model_validator(mode="after")
-    def _somebody_to_ask(self) -> JudgeConfig:
-        if self.kind == "model" and self.model is None:
-            raise ValueError("kind is model, so judge.model must name a model of this fleet")
-        return self
 
 
 class SemanticConfig(Frozen):
     """Answers to questions with other words and the same meaning.
 
-    A kind of match is wrong when the judge rejects a share of `max_wrong_answers` or more. The chance that a
-    wrong kind is ever served is at most 1 - `confidence`, per kind and tenant, not over everything that is
-    served. Matches below `min_similarity` are ignored. The model still answers `audit_share` of what could
-    be served, so that a change is noticed.
+    Matches are served only where they are proven to be wrong in less than a share of `max_wrong_answers`,
+    with this `confidence`, the judge's own errors counted in. Matches below `min_similarity` are ignored. The
+    model still answers `audit_share` of what could be served, so that a change is noticed.
     """
 
     embedder: Annotated[OnnxEmbedderConfig | HttpEmbedderConfig, Field(discriminator="kind")] = (

@@ -13,14 +13,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from phasewise.core.caching import Bypass, CacheNote, CacheResult, Neighbour, Purge, StoredAnswer
+from phasewise.core.caching import Bypass, CacheNote, CacheResult, Purge, StoredAnswer
 from phasewise.core.errors import EmbedderBusy, EmbedderRejected, EmbedderUnreachable, StoreUnreachable
 from phasewise.core.ports import AnswerStore, Embedder
 from phasewise.core.request import Endpoint
 from phasewise.fleet.config import CacheConfig
 from phasewise.gateway.answer_cache.deadline import PROBE, Breaker
 from phasewise.gateway.answer_cache.judges import Judge
-from phasewise.gateway.answer_cache.learning import WITHIN_S, AnswerComparison, CacheLearning, Kept
+from phasewise.gateway.answer_cache.learning import WITHIN_S, CacheLearning, JudgedMatch, Kept
 from phasewise.gateway.answer_cache.lookup import CacheEntrance, CacheLookup, Made
 from phasewise.gateway.answer_cache.report import CacheReport, bare_explanation, explanation, result_of
 from phasewise.gateway.answer_cache.semantic import SemanticMatch
@@ -32,6 +32,7 @@ from phasewise.semantic_match.identity import (
     may_match_semantically,
     why_bypassed,
 )
+from phasewise.semantic_match.matching import Reason
 
 logger = logging.getLogger("phasewise.gateway")
 
@@ -42,10 +43,6 @@ WAITED_FOR = 0.95
 """The share of the deadline for the look-up. The rest covers delays of this process's event loop."""
 NEVER_AUDITED = 1.0
 
-_SHADOW_OF = {
-    CacheResult.HIT_EXACT: CacheResult.SHADOW_EXACT,
-    CacheResult.HIT_SEMANTIC: CacheResult.SHADOW_SEMANTIC,
-}
 _WHY_MISSED = {
     TimeoutError: "late",
     StoreUnreachable: "store_down",
@@ -56,9 +53,9 @@ _WHY_MISSED = {
 
 
 class AnswerCache:
-    """Serves answers from `store`; semantic matches too, if there is an `embedder`.
+    """Serves answers from `store`; semantic matches too, if there are an `embedder` and a `judge`.
 
-    `draw` selects the servable matches that are audited: compared with the model's answer instead of served.
+    `draw` selects the servable matches that are audited: judged instead of served.
     """
 
     def __init__(
@@ -66,12 +63,13 @@ class AnswerCache:
         config: CacheConfig,
         store: AnswerStore,
         embedder: Embedder | None,
-        judge: Judge,
+        judge: Judge | None,
         draw: Callable[[], float] = random.random,
     ) -> None:
         self.serves = config.mode == "serve"
         self._config = config
         self._store = store
+        self._judge = judge
         self._draw = draw
         self._store_breaker = Breaker(
             "the cache's store",
@@ -85,8 +83,7 @@ class AnswerCache:
         self.entrance = CacheEntrance(
             config.max_temperature, self._space, semantic=self._semantic_match is not None
         )
-        bound = None if self._semantic_match is None else self._semantic_match.book.bound
-        self._report = CacheReport(time.time(), bound)
+        self._report = CacheReport(time.time())
         self._learning = CacheLearning(
             store,
             self._store_breaker,
@@ -156,57 +153,71 @@ class AnswerCache:
         """The request has ended, with a complete answer or without. No request waits for this."""
         with self._guard:
             self._report.count(lookup.note)
-            if lookup.identity is None or lookup.result.served:
+            identity = lookup.identity
+            if identity is None or lookup.result.served:
                 return
+            if lookup.to_judge is not None:
+                asked_unix_s = time.time() - (time.monotonic() - lookup.entered_s)
+                text = made.text if made is not None else ""
+                self._learning.judge(
+                    JudgedMatch(identity, lookup.to_judge, text, asked_unix_s, lookup.servable)
+                )
             if made is not None:
                 self._report.unfit += lookup.keeps and not made.keepable
-                self._learn_from(lookup, lookup.identity, made)
-            elif lookup.near is not None:
-                self._learning.never_known(lookup.match)
+                # In shadow mode an answer that would have been served is not stored again, as if it had been.
+                if lookup.keeps and made.keepable and not lookup.result.found:
+                    answer = self._answer(lookup, identity, made)
+                    self._learning.keep(Kept(answer, lookup.semantic, lookup.entered_s))
 
     async def _look(self, lookup: CacheLookup, identity: Identity, until_s: float) -> CacheNote:
         try:
-            answer = await self._exact(identity, until_s - time.monotonic())
+            answer = await self._exact(identity, identity.key, until_s - time.monotonic())
             if answer is not None:
-                return self._found(lookup, Neighbour(answer, 1.0), CacheResult.HIT_EXACT)
+                return self._found(lookup, answer, CacheResult.HIT_EXACT)
             if self._semantic_match is None or not lookup.semantic:
                 return CacheNote(CacheResult.MISS)
             if not self._learning.caught_up:
                 return CacheNote(CacheResult.MISS, "not_learned_yet")
-            return await self._look_around(lookup, identity, self._semantic_match, until_s)
+            draw = self._draw()
+            alias = self._semantic_match.alias(identity, draw)
+            if alias is not None:
+                answer = await self._exact(identity, alias, until_s - time.monotonic())
+                if answer is not None:
+                    return self._found(lookup, answer, CacheResult.HIT_ALIAS)
+            return await self._look_around(lookup, identity, self._semantic_match, until_s, draw)
         except (TimeoutError, StoreUnreachable, EmbedderUnreachable) as error:
             return CacheNote(CacheResult.MISS, _WHY_MISSED[type(error)])
 
-    async def _exact(self, identity: Identity, within_s: float) -> StoredAnswer | None:
-        answer = await self._store_breaker.ask(
-            lambda: self._store.exact(identity.key, identity.scope), within_s
-        )
+    async def _exact(self, identity: Identity, key: str, within_s: float) -> StoredAnswer | None:
+        answer = await self._store_breaker.ask(lambda: self._store.exact(key, identity.scope), within_s)
         # The store keeps scopes apart; checked again, so that a faulty store cannot mix them.
         return answer if answer is not None and answer.scope == identity.scope else None
 
     async def _look_around(
-        self, lookup: CacheLookup, identity: Identity, semantic: SemanticMatch, until_s: float
+        self, lookup: CacheLookup, identity: Identity, semantic: SemanticMatch, until_s: float, draw: float
     ) -> CacheNote:
         before_s = time.monotonic()
         lookup.vector = await semantic.embed(identity.question, until_s - before_s)
         embedded_s = time.monotonic()
-        match = await semantic.match(identity, lookup.vector, until_s - embedded_s, self._draw())
-        result, neighbour, embed_s = result_of(match), match.neighbour, embedded_s - before_s
-        if neighbour is None:
+        match = await semantic.match(identity, lookup.vector, until_s - embedded_s, draw)
+        result, chosen, embed_s = result_of(match), match.chosen, embedded_s - before_s
+        if chosen is None:
             nearest = match.considered[0].neighbour.similarity if match.considered else None
             return CacheNote(result, match.reason, similarity=nearest, embed_s=embed_s)
-        lookup.match = match
+        similarity = chosen.neighbour.similarity
+        lookup.servable = result is CacheResult.HIT_SEMANTIC or match.reason == Reason.AUDIT
         if result is CacheResult.HIT_SEMANTIC:
-            return replace(self._found(lookup, neighbour, result), embed_s=embed_s)
-        lookup.near = neighbour
-        return CacheNote(result, match.reason, similarity=neighbour.similarity, embed_s=embed_s)
+            if not self.serves:
+                lookup.to_judge = chosen
+            note = self._found(lookup, chosen.neighbour.answer, result)
+            return replace(note, similarity=similarity, embed_s=embed_s)
+        lookup.to_judge = chosen
+        return CacheNote(result, match.reason, similarity=similarity, embed_s=embed_s)
 
-    def _found(self, lookup: CacheLookup, neighbour: Neighbour, result: CacheResult) -> CacheNote:
-        """Serve an answer, or in shadow mode only note it, to compare it with the model's."""
-        answer = neighbour.answer
+    def _found(self, lookup: CacheLookup, answer: StoredAnswer, result: CacheResult) -> CacheNote:
+        """Serve an answer, or in shadow mode only note it."""
         note = CacheNote(
-            result if self.serves else _SHADOW_OF[result],
-            similarity=neighbour.similarity if result is CacheResult.HIT_SEMANTIC else None,
+            result if self.serves else CacheResult(result.replace("hit", "shadow")),
             age_s=max(0.0, time.time() - answer.made_unix_s),
             saved_start_s=answer.start_s,
             saved_stream_s=answer.stream_s,
@@ -215,23 +226,7 @@ class AnswerCache:
         # Last: an answer whose note fails is not served.
         if self.serves:
             lookup.found = answer
-        else:
-            lookup.near = neighbour
         return note
-
-    def _learn_from(self, lookup: CacheLookup, identity: Identity, made: Made) -> None:
-        if lookup.near is not None:
-            asked_unix_s = time.time() - (time.monotonic() - lookup.entered_s)
-            stored, made_now = lookup.near.answer.text, made.text
-            self._learning.compare(
-                AnswerComparison(
-                    identity.question, stored, made_now, identity.domain, asked_unix_s, lookup.match
-                )
-            )
-        # In shadow mode an answer that would have been served is not stored again, as if it had been served.
-        if lookup.keeps and made.keepable and lookup.result not in _SHADOW_OF.values():
-            answer = self._answer(lookup, identity, made)
-            self._learning.keep(Kept(answer, lookup.semantic, lookup.entered_s))
 
     def _answer(self, lookup: CacheLookup, identity: Identity, made: Made) -> StoredAnswer:
         now_unix_s = time.time()
@@ -260,11 +255,12 @@ class AnswerCache:
         """What it did, or in shadow mode would have done, for JSON; without any request's text."""
         return {
             "mode": self._config.mode,
-            "semantic": self._semantic_match is not None,
             "store": "process" if self._config.redis is None else "redis",
             "entries": self._learning.entries,
             "degraded": list(self.degraded),
-            **self._report.reported(None if self._semantic_match is None else self._semantic_match.book),
+            **self._report.reported(
+                None if self._semantic_match is None else self._semantic_match.book, self._judge
+            ),
         }
 
     async def purge(self, what: Purge) -> int:
@@ -294,15 +290,18 @@ class AnswerCache:
         identity = None if why else identify(Endpoint.CHAT, fields, tenant, namespace, (), self._space)
         if identity is None:
             return bare_explanation(CacheResult.BYPASS, why or Bypass.NO_USER_TURN)
-        if await self._exact(identity, WITHIN_S) is not None:
+        if await self._exact(identity, identity.key, WITHIN_S) is not None:
             return bare_explanation(CacheResult.HIT_EXACT, None, identity.domain)
         if self._semantic_match is None or not may_match_semantically(Endpoint.CHAT, identity.question):
             return bare_explanation(CacheResult.MISS, "exact_only", identity.domain)
         if not self._learning.caught_up:
             return bare_explanation(CacheResult.MISS, "not_learned_yet", identity.domain)
+        alias = self._semantic_match.alias(identity, NEVER_AUDITED)
+        if alias is not None and await self._exact(identity, alias, WITHIN_S) is not None:
+            return bare_explanation(CacheResult.HIT_ALIAS, None, identity.domain)
         vector = await self._semantic_match.embed(identity.question, WITHIN_S)
         match = await self._semantic_match.match(identity, vector, WITHIN_S, NEVER_AUDITED)
-        return explanation(match, self._semantic_match.book, identity.domain, time.time(), show_text)
+        return explanation(match, identity.domain, time.time(), show_text)
 
 
 def _semantic_match(

@@ -26,6 +26,7 @@ _NAME = re.compile(NAME_PATTERN)
 _TOKEN = re.compile(r"[A-Za-z*][A-Za-z0-9!#$%&'*+.^_`|~:/-]*")
 _DETAIL = {
     CacheResult.HIT_EXACT: "exact",
+    CacheResult.HIT_ALIAS: "alias",
     CacheResult.HIT_SEMANTIC: "semantic",
 }
 

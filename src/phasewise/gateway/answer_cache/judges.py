@@ -1,169 +1,131 @@
-"""Judges decide, from the model's own answer, whether a stored answer would have been right.
+"""Judges decide whether a stored answer would have served another question: models of the fleet.
 
-A judge that cannot be reached returns None, from which nothing is learned. None must not depend on the
-answers: if doubtful matches were left out, the counted ones would look better than they are. So a doubtful
-match counts as wrong, and so does one that the judge cannot process, unless the texts are equal.
+A judge that cannot be asked returns None, from which nothing is learned. None must not depend on the texts:
+what a judge cannot process counts as "no". Its cost is bounded: one request at a time, only while no client's
+request waits for the judge's model, and only for a share of the time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-import numpy as np
 import orjson
 
 from phasewise.clients.http_client import HttpClient
-from phasewise.core.errors import EmbedderRejected, EmbedderUnreachable, UpstreamError
-from phasewise.core.ports import Embedder
+from phasewise.core.errors import UpstreamError
+from phasewise.core.value import value
 from phasewise.core.worker import Role, Worker
 from phasewise.fleet.config import JudgeConfig
-from phasewise.scheduling.ledger import LoadLedger
-from phasewise.scheduling.world import ClusterView
-from phasewise.semantic_match.judging import (
-    CONTROL_ANSWER,
-    judge_messages,
-    read_verdict,
-    same_text,
-    states_otherwise,
-)
+from phasewise.scheduling.world import World
+from phasewise.semantic_match.judging import judge_messages, read_verdict
 
-LONGEST_EMBEDDED = 800
-"""In bytes of UTF-8: some 200 tokens of English, some 270 of Chinese. Small embedders read 256 tokens and
-would ignore the rest."""
+LOOK_AGAIN_S = 0.1
+"""How often a judge looks whether its model has nothing else to do."""
 _REJECTED_THE_TEXT = frozenset({400, 413, 422})
 """The status codes of engines for a prompt that is too long or invalid."""
 
 
+@value
+class QuestionPair:
+    """What is judged: would the stored answer serve the asked question?"""
+
+    asked: str
+    stored: str
+    answer: str
+
+
 class Judge(Protocol):
-    """Compares a stored answer with the model's answer of now."""
+    """Decides about pairs, and says what that has cost so far."""
 
-    async def right(self, question: str, stored: str, made: str) -> bool | None:
-        """Whether the stored answer says the same as the model's; None if unknown. Never raises."""
+    calls: int
+    prompt_tokens: int
+    busy_s: float
 
-
-def build_judge(
-    config: JudgeConfig,
-    embedder: Embedder,
-    cluster: ClusterView,
-    ledger: LoadLedger,
-    clients: Mapping[str, HttpClient],
-) -> Judge:
-    """The judge that the configuration names; `clients` are those of the gateway's workers, by name."""
-    if config.kind == "embedding":
-        return EmbeddingJudge(embedder, config.similarity, config.deadline_s)
-    if config.kind == "model" and config.model is not None:
-        return ModelJudge(config.model, cluster, ledger, clients, config.deadline_s)
-    return TextJudge()
+    async def approves(self, pair: QuestionPair) -> bool | None:
+        """Whether the stored answer serves the question; None if nobody could be asked. Never raises."""
 
 
-class TextJudge:
-    """An answer is right if its text is the same."""
+class FleetJudge:
+    """A judge among the fleet's models; `clients` are those of the gateway's workers, by name."""
 
-    async def right(self, question: str, stored: str, made: str) -> bool | None:
-        """Whether both answers are the same except for whitespace and a final full stop."""
-        return same_text(stored, made)
-
-
-class EmbeddingJudge:
-    """An answer is right if it is near in meaning and has the same numbers and negations."""
-
-    def __init__(self, embedder: Embedder, similarity: float, deadline_s: float) -> None:
-        self._embedder = embedder
-        self._similarity = similarity
-        self._deadline_s = deadline_s
-
-    async def right(self, question: str, stored: str, made: str) -> bool | None:
-        """Whether the answers' embeddings are near enough; texts that cannot be embedded must be equal."""
-        same = same_text(stored, made)
-        if any(len(text.encode(errors="replace")) > LONGEST_EMBEDDED for text in (stored, made)):
-            return same
-        try:
-            async with asyncio.timeout(self._deadline_s):
-                one, other = [
-                    np.frombuffer(await self._embedder.embed(text), "<f4") for text in (stored, made)
-                ]
-        except EmbedderRejected:
-            return same
-        except (EmbedderUnreachable, TimeoutError):
-            return None  # for equal answers too: otherwise only those would count during an outage
-        if same or states_otherwise(stored, made):
-            return same
-        return bool(float(one @ other) >= self._similarity)
-
-
-class _TextRejected(Exception):
-    """An engine rejected the judge's prompt."""
-
-
-class ModelJudge:
-    """An answer is right if a model of this fleet calls it the same.
-
-    A yes counts only if the model says no to a control: an answer that is wrong for any question. Requests
-    run one at a time, so judging uses at most one slot of an engine.
-    """
-
-    def __init__(
-        self,
-        model: str,
-        cluster: ClusterView,
-        ledger: LoadLedger,
-        clients: Mapping[str, HttpClient],
-        deadline_s: float,
-    ) -> None:
-        self._model = model
-        self._cluster = cluster
-        self._ledger = ledger
+    def __init__(self, config: JudgeConfig, world: World, clients: Mapping[str, HttpClient]) -> None:
+        self._config = config
+        self._model = config.model or ""
+        self._world = world
         self._clients = clients
-        self._deadline_s = deadline_s
         self._lock = asyncio.Lock()
+        self._free_from_s = 0.0
+        self.calls = self.prompt_tokens = 0
+        self.busy_s = 0.0
 
-    async def right(self, question: str, stored: str, made: str) -> bool | None:
-        """Whether the model replies with a plain yes, and with no to the control.
+    async def approves(self, pair: QuestionPair) -> bool | None:
+        """Whether the model says yes, or scores the pair high enough."""
+        async with self._lock:
+            await asyncio.sleep(self._free_from_s - time.monotonic())
+            worker = await self._free_worker()
+            if worker is None:
+                return None
+            began_s = time.monotonic()
+            try:
+                async with asyncio.timeout(self._config.deadline_s):
+                    return await self._ask(worker, pair)
+            except (UpstreamError, TimeoutError):
+                return None
+            finally:
+                took_s = time.monotonic() - began_s
+                self.calls += 1
+                self.busy_s += took_s
+                self._free_from_s = began_s + took_s / self._config.share
 
-        Equal answers are judged too. Texts that are too long for the model, or that it rejects, must be
-        equal.
-        """
-        asked = judge_messages(question, stored, made)
-        control = judge_messages(question, stored, CONTROL_ANSWER)
-        if asked is None or control is None:
-            return same_text(stored, made)
-        try:
-            async with asyncio.timeout(self._deadline_s), self._lock:
-                reply = await self._ask(asked)
-                if reply is None or read_verdict(reply) is not True:
-                    return None if reply is None else False
-                # Small models say yes to everything, so a yes counts only if the control gets a no.
-                return True if read_verdict(await self._ask(control) or "") is False else None
-        except _TextRejected:
-            return same_text(stored, made)
-        except (UpstreamError, TimeoutError):
-            return None
-
-    async def _ask(self, messages: list[dict[str, str]]) -> str | None:
-        worker = self._least_loaded()
-        if worker is None:
-            return None
-        body = {"model": self._model, "messages": messages, "temperature": 0, "max_tokens": 4}
-        reply = await self._clients[worker.name].fetch(
-            "POST",
-            "/v1/chat/completions",
-            headers=[(b"content-type", b"application/json")],
-            body=orjson.dumps(body),
-        )
-        if reply.status in _REJECTED_THE_TEXT:
-            raise _TextRejected
-        return _content(reply.body) if reply.status == 200 else None
-
-    def _least_loaded(self) -> Worker | None:
-        able = [it for it in self._cluster.usable(self._model) if it.role is not Role.PREFILL]
-        return min(able, key=lambda it: self._ledger.load(it.ref).requests, default=None)
-
-
-def _content(body: bytes) -> str | None:
-    try:
-        content: Any = orjson.loads(body)["choices"][0]["message"]["content"]
-    except (ValueError, TypeError, LookupError):
+    async def _free_worker(self) -> Worker | None:
+        """A worker of the model, once no client's request waits for it; None after the deadline."""
+        until_s = time.monotonic() + self._config.deadline_s
+        while time.monotonic() < until_s:
+            able = [it for it in self._world.cluster.usable(self._model) if it.role is not Role.PREFILL]
+            if able and not self._world.queue.is_waiting(self._model):
+                return min(able, key=lambda it: self._world.ledger.load(it.ref).requests)
+            await asyncio.sleep(LOOK_AGAIN_S)
         return None
-    return content if isinstance(content, str) else None
+
+    async def _ask(self, worker: Worker, pair: QuestionPair) -> bool | None:
+        if self._config.kind == "score":
+            reply = await self._post(worker, "/score", {"text_1": pair.asked, "text_2": pair.stored})
+            score = _inside(reply, "data", 0, "score")
+            return isinstance(score, float | int) and score >= self._config.min_score if reply else None
+        messages = judge_messages(pair.asked, pair.stored, pair.answer)
+        # Models that reason before they answer would spend the one token on that.
+        body = {"messages": messages, "temperature": 0, "max_tokens": 1}
+        body["chat_template_kwargs"] = {"enable_thinking": False}
+        reply = await self._post(worker, "/v1/chat/completions", body)
+        return read_verdict(_inside(reply, "choices", 0, "message", "content")) if reply else None
+
+    async def _post(self, worker: Worker, path: str, body: dict[str, Any]) -> Any:  # noqa: ANN401 - JSON
+        """The reply as JSON; None if the engine fails. A rejected text is a reply without a verdict."""
+        sent = orjson.dumps({"model": self._model, **body})
+        headers = [(b"content-type", b"application/json")]
+        client = self._clients.get(worker.name)
+        if client is None:
+            return None  # it has left the fleet
+        reply = await client.fetch("POST", path, headers=headers, body=sent)
+        if reply.status in _REJECTED_THE_TEXT:
+            return {"rejected": True}
+        try:
+            answer = orjson.loads(reply.body) if reply.status == 200 else None
+        except orjson.JSONDecodeError:
+            return None
+        tokens = _inside(answer, "usage", "prompt_tokens")
+        self.prompt_tokens += tokens if isinstance(tokens, int) else 0
+        return answer
+
+
+def _inside(reply: Any, *path: str | int) -> Any:  # noqa: ANN401 - JSON
+    """What a reply holds along a path; None if it is not there."""
+    for step in path:
+        try:
+            reply = reply[step]
+        except (TypeError, LookupError):
+            return None
+    return reply

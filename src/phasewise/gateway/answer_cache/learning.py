@@ -1,4 +1,4 @@
-"""The cache's background work: store answers, judge matches, and read what all gateways have learned.
+"""The cache's background work: store answers, have matches judged, and read what all gateways have learned.
 
 No request waits for it.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -18,11 +19,14 @@ from phasewise.core.errors import EmbedderBusy, EmbedderUnreachable, StoreReject
 from phasewise.core.ports import AnswerStore
 from phasewise.core.value import value
 from phasewise.gateway.answer_cache.deadline import Breaker
-from phasewise.gateway.answer_cache.judges import Judge
-from phasewise.gateway.answer_cache.report import CacheReport, Tier
+from phasewise.gateway.answer_cache.judges import Judge, QuestionPair
+from phasewise.gateway.answer_cache.report import CacheReport
 from phasewise.gateway.answer_cache.semantic import SemanticMatch
 from phasewise.gateway.guard import ErrorGuard
-from phasewise.semantic_match.matching import Match, MatchVerdict, Reason
+from phasewise.semantic_match.identity import Identity
+from phasewise.semantic_match.lessons import Lesson, LessonKind, read_lesson, write_lesson
+from phasewise.semantic_match.matching import Considered, lesson_of
+from phasewise.semantic_match.planted import is_worth_judging, plant, planted_wanted
 
 MOST_WAITING = 1_000
 """Queued items of each kind of work. More are dropped: an answer that is not stored costs one more miss."""
@@ -57,45 +61,45 @@ class Kept:
 
 
 @value
-class AnswerComparison:
-    """A stored answer and the model's answer to the same question; `match` if the match was semantic.
+class JudgedMatch:
+    """A match to judge, and the model's own answer to the question, from which planted pairs are made.
 
-    `made` is empty if the model's answer is not text: no stored answer equals it. `asked_unix_s` is the time
-    of the question: the comparison verifies nothing that was stored later.
+    `asked_unix_s` is the time of the question. `servable`: the match was good enough to be served.
     """
 
-    question: str
-    stored: str
+    identity: Identity
+    chosen: Considered
     made: str
-    domain: str
     asked_unix_s: float
-    match: Match | None = None
+    servable: bool
 
 
 class CacheLearning:
-    """Works through two queues, because one may wait for a judge, and reads what all gateways have learned.
+    """Works through two queues, because one waits for a judge, and reads what all gateways have learned.
 
     All lessons, this gateway's own included, reach the book through the store's log, so that all books agree.
-    `semantic` is None without semantic matches.
+    `semantic` and `judge` are None without semantic matches.
     """
 
     def __init__(
         self,
         store: AnswerStore,
         store_breaker: Breaker,
-        judge: Judge,
+        judge: Judge | None,
         report: CacheReport,
         semantic: SemanticMatch | None,
         counts_one_by_one: bool,
+        draw: Callable[[], float] = random.random,
     ) -> None:
         self._store = store
         self._store_breaker = store_breaker
         self._judge = judge
         self._report = report
         self._semantic_match = semantic
+        self._draw = draw
         self._count_every_s = COUNT_ONE_BY_ONE_EVERY_S if counts_one_by_one else COUNT_EVERY_S
         self._to_keep: asyncio.Queue[Kept] = asyncio.Queue(MOST_WAITING)
-        self._to_judge: asyncio.Queue[AnswerComparison] = asyncio.Queue(MOST_WAITING)
+        self._to_judge: asyncio.Queue[JudgedMatch] = asyncio.Queue(MOST_WAITING)
         self._purges: deque[tuple[float, Purge]] = deque(maxlen=PURGES_REMEMBERED)
         self._place = ""
         self._learning_guard = ErrorGuard("learning from one outcome")
@@ -106,26 +110,21 @@ class CacheLearning:
 
     async def start(self) -> None:
         """Start. Earlier lessons are read first, if the store answers quickly."""
-        semantic = self._semantic_match
-        if semantic is not None:
+        work = [self._work_off(self._to_keep, self._keep, "keeping answers"), self._count_now_and_then()]
+        if self._semantic_match is not None:
             # The rest of a long log is read in the background.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(WITHIN_S):
-                    await self._catch_up(semantic)
-        work = [
-            self._work_off(self._to_keep, self._keep, "keeping answers"),
-            self._work_off(self._to_judge, self._compare, "judging matches"),
-            self._count_now_and_then(),
-        ]
-        if semantic is not None:
-            work.append(self._read_lessons(semantic))
+                    await self._catch_up(self._semantic_match)
+            work.append(self._read_lessons(self._semantic_match))
+            work.append(self._work_off(self._to_judge, self._judge_match, "judging matches"))
         self._tasks = [asyncio.create_task(it) for it in work]
 
     async def stop(self) -> None:
-        """Finish what can be finished soon, and stop."""
+        """Store what waits, if that is soon done, and stop. What waits for the judge is not learned."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STOP_WITHIN_S):
-                await asyncio.gather(self._to_keep.join(), self._to_judge.join())
+                await self._to_keep.join()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -134,17 +133,9 @@ class CacheLearning:
         """Queue an answer to store."""
         self._put(self._to_keep, kept)
 
-    def compare(self, comparison: AnswerComparison) -> None:
+    def judge(self, match: JudgedMatch) -> None:
         """Queue a match to judge and learn from."""
-        self._put(self._to_judge, comparison)
-
-    def never_known(self, match: Match | None) -> None:
-        """A near match was not served, and the model's answer broke off or never came."""
-        self._count(match, None)
-
-    def _count(self, match: Match | None, right: bool | None) -> None:
-        tier = Tier.EXACT if match is None else Tier.SEMANTIC
-        self._report.count_judged(tier, right, match is None or _could_be_served(match))
+        self._put(self._to_judge, match)
 
     def _put(self, queue: asyncio.Queue[_Work], work: _Work) -> None:
         try:
@@ -161,6 +152,8 @@ class CacheLearning:
             with guard, contextlib.suppress(StoreUnreachable, TimeoutError):
                 await perform(work)
             queue.task_done()
+
+    # --- storing answers ----------------------------------------------------------------------------------
 
     def forbid(self, what: Purge) -> None:
         """Store no more answers that the purge names and whose requests arrived before now."""
@@ -191,18 +184,38 @@ class CacheLearning:
             pass
         return None
 
-    async def _compare(self, comparison: AnswerComparison) -> None:
-        match, right = comparison.match, await self._right(comparison)
-        self._count(match, right)
-        if match is not None and right is not None and self._semantic_match is not None:
-            basis = self._semantic_match.basis
-            lesson = match.lesson(comparison.domain, right, comparison.asked_unix_s, basis)
-            await self._store_breaker.ask(lambda: self._store.teach(lesson), WITHIN_S, (StoreRejected,))
+    # --- judging ------------------------------------------------------------------------------------------
 
-    async def _right(self, comparison: AnswerComparison) -> bool | None:
-        if not comparison.made:
-            return False
-        return await self._judge.right(comparison.question, comparison.stored, comparison.made)
+    async def _judge_match(self, match: JudgedMatch) -> None:
+        semantic, judge = self._semantic_match, self._judge
+        if semantic is None or judge is None:
+            return
+        if is_worth_judging(semantic.book.judge):
+            asked, stored = match.identity.question, match.chosen.neighbour.answer
+            approved = await judge.approves(QuestionPair(asked, stored.question, stored.text))
+            self._report.count_judged(approved, match.servable)
+            if approved is None:
+                return
+            identity, at_unix_s = match.identity, match.asked_unix_s
+            await self._teach(
+                lesson_of(match.chosen, identity.key, identity.domain, approved, at_unix_s, semantic.basis)
+            )
+        for kind in planted_wanted(semantic.book.judge, self._draw) if match.made else ():
+            await self._judge_planted(match, kind, judge, semantic.basis)
+
+    async def _judge_planted(self, match: JudgedMatch, kind: LessonKind, judge: Judge, basis: str) -> None:
+        question = match.identity.question
+        edited = plant(question, kind, self._draw)
+        if edited is None:
+            return
+        approved = await judge.approves(QuestionPair(edited, question, match.made))
+        if approved is not None:
+            right = approved is (kind is LessonKind.PLANTED_EQUAL)
+            await self._teach(Lesson("", 0, "", right, match.asked_unix_s, basis, kind=kind))
+
+    async def _teach(self, lesson: Lesson) -> None:
+        written = write_lesson(lesson)
+        await self._store_breaker.ask(lambda: self._store.teach(written), WITHIN_S, (StoreRejected,))
 
     async def _read_lessons(self, semantic: SemanticMatch) -> None:
         guard = ErrorGuard("reading what was learned")
@@ -220,9 +233,10 @@ class CacheLearning:
                     WITHIN_S,
                     _SAYS_NOTHING_OF_LOOK_UPS,
                 )
-                for lesson in lessons:
+                for written in lessons:
                     with self._learning_guard:
-                        if lesson.basis == semantic.basis:
+                        lesson = read_lesson(written)
+                        if lesson is not None and lesson.basis == semantic.basis:
                             semantic.book.learn(lesson)
                 if place == self._place:
                     self.caught_up = True
@@ -239,7 +253,3 @@ class CacheLearning:
                 except (StoreUnreachable, TimeoutError):
                     self.entries = None
             await asyncio.sleep(self._count_every_s)
-
-
-def _could_be_served(match: Match) -> bool:
-    return match.verdict is MatchVerdict.SERVE or match.reason == Reason.AUDIT

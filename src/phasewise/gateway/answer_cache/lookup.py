@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from phasewise.core.caching import Bypass, CacheNote, CacheResult, Neighbour, StoredAnswer, Vector
+from phasewise.core.caching import Bypass, CacheNote, CacheResult, StoredAnswer, Vector
 from phasewise.core.request import Endpoint
 from phasewise.core.value import value
 from phasewise.gateway.answer_cache.headers import CacheWishes
 from phasewise.semantic_match.identity import Identity, identify, may_match_semantically, why_bypassed
-from phasewise.semantic_match.matching import Match
+from phasewise.semantic_match.matching import Considered
 
 
 @dataclass(slots=True)
@@ -20,10 +20,10 @@ class CacheLookup:
     """The look-up of one request; `identity` is None if it bypasses the cache.
 
     `reads`: it may get a stored answer; `keeps`: its own answer may be stored; `semantic`: it may match other
-    wordings. The look-up sets `found`, the answer to serve, or `near`, a near match that is not served but
-    compared with the model's answer afterwards, to learn from. `match` is the result for its neighbours, if
-    any were searched, and `vector` the question's embedding, if computed. `entered_s` is the arrival time: an
-    answer from before a purge must not be stored after it.
+    wordings. The look-up sets `found`, the answer to serve, or `to_judge`, a near match that is not served
+    but judged afterwards; `servable` if it was good enough to be served. `vector` is the question's
+    embedding, if computed. `entered_s` is the arrival time: an answer from before a purge must not be stored
+    after it.
     """
 
     identity: Identity | None
@@ -33,8 +33,8 @@ class CacheLookup:
     semantic: bool = False
     entered_s: float = 0.0
     found: StoredAnswer | None = None
-    near: Neighbour | None = None
-    match: Match | None = None
+    to_judge: Considered | None = None
+    servable: bool = False
     vector: Vector | None = None
 
     @property
@@ -77,9 +77,9 @@ def _bypassing(why: Bypass) -> CacheLookup:
 class Made:
     """The complete answer that the model made for a request; empty if it holds anything but text.
 
-    `keepable`: it ended by itself and is text only. An answer that was cut off is still the model's answer,
-    so a stored answer is compared with it. `stop_reason` is the stop sequence of the request that ended it.
-    `start_s` and `stream_s` are the client's waits for the first token and for the rest, None if unknown.
+    `keepable`: it ended by itself and is text only. `stop_reason` is the stop sequence of the request that
+    ended it. `start_s` and `stream_s` are the client's waits for the first token and for the rest, None if
+    unknown.
     """
 
     text: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 import time
+from dataclasses import replace
 from hashlib import blake2b
 
 from phasewise.core.caching import Vector
@@ -12,8 +13,9 @@ from phasewise.core.errors import EmbedderBusy, EmbedderRejected, EmbedderUnreac
 from phasewise.core.ports import AnswerStore, Embedder
 from phasewise.fleet.config import SemanticConfig
 from phasewise.gateway.answer_cache.deadline import PROBE, Breaker
-from phasewise.semantic_match.evidence import Bound, EvidenceBook
+from phasewise.semantic_match.evidence import Budget, EvidenceBook
 from phasewise.semantic_match.identity import Identity
+from phasewise.semantic_match.judging import TASK
 from phasewise.semantic_match.matching import EVIDENCE_VERSION, Match, MatchRules, consider
 
 NEIGHBOURS = 4
@@ -28,8 +30,8 @@ _A_WORD = "word"
 def evidence_basis(config: SemanticConfig) -> str:
     """An id of the settings that outcomes depend on: with other settings, learning starts again."""
     judge = config.judge
-    measure = {"text": None, "embedding": judge.similarity, "model": judge.model}[judge.kind]
-    named = repr((EVIDENCE_VERSION, config.min_similarity, judge.kind, measure))
+    measure = judge.min_score if judge.kind == "score" else None
+    named = repr((EVIDENCE_VERSION, TASK, config.min_similarity, judge.kind, judge.model, measure))
     return blake2b(named.encode(), digest_size=6).hexdigest()
 
 
@@ -47,7 +49,7 @@ class SemanticMatch:
         store_breaker: Breaker,
         deadline_s: float,
     ) -> None:
-        self.book = EvidenceBook(Bound(config.max_wrong_answers, config.confidence))
+        self.book = EvidenceBook(Budget(config.max_wrong_answers, config.confidence))
         self.basis = evidence_basis(config)
         self.embedder_breaker = Breaker(
             "the cache's embedder",
@@ -81,6 +83,10 @@ class SemanticMatch:
         """The length of vectors; None before the embedder has answered."""
         return self._embedder.dimensions or None
 
+    def alias(self, identity: Identity, draw: float) -> str | None:
+        """The key of a request that was found to ask the same; None for the share that is audited."""
+        return None if draw < self._rules.audit_share else self.book.alias(identity.domain, identity.key)
+
     async def embed(self, question: str, within_s: float) -> Vector:
         """The question's vector; raises TimeoutError or EmbedderUnreachable.
 
@@ -106,7 +112,14 @@ class SemanticMatch:
         )
         # The store keeps scopes apart; checked again, so that a faulty store cannot mix them.
         same_scope = [it for it in near if it.answer.scope == identity.scope]
-        return consider(identity.question, same_scope, self.book, self._rules, identity.domain, draw)
+        match = consider(identity.question, same_scope, self.book, self._rules, identity.domain, draw)
+        chosen, audited = match.chosen, self._rules.audit_share
+        if chosen is None or draw >= audited or chosen.stands_for != 1.0:
+            return match
+        if self.book.alias(identity.domain, identity.key) != chosen.neighbour.answer.key:
+            return match
+        # Not its region is audited, but an alias that would have been served.
+        return replace(match, chosen=replace(chosen, stands_for=1 / audited))
 
     async def close(self) -> None:
         """Close the embedder."""
