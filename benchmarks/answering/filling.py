@@ -47,7 +47,7 @@ async def teach(
 ) -> int:
     """Teach the store by verified outcomes that these rewordings are right, until all of them are served.
 
-    First the judge becomes trusted, by planted pairs.
+    First the judge becomes trusted, by planted pairs. Each lesson is of another request: pairs count once.
     """
     book, rules = EvidenceBook(Budget(BUDGET, CONFIDENCE)), MatchRules(min_similarity=0.85, audit_share=1e-6)
     domain, taught = f"{like.tenant}/{like.namespace}/{like.model}", 0
@@ -74,7 +74,7 @@ async def teach(
                 raise SystemExit(f"error: the pair {stored!r} is not even a candidate ({match.reason})")
             if match.verdict is MatchVerdict.EXPLORE:
                 left = True
-                await learn(lesson_of(match.chosen, asked, domain, True, time.time(), basis))
+                await learn(lesson_of(match.chosen, f"{asked} {taught}", domain, True, time.time(), basis))
     return taught
 
 
